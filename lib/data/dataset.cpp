@@ -60,7 +60,11 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
     for (const auto& read : {fingerprint, shuffle_key})
       if (!read) note(options.field + ": " + read.error().message);
     if (!fingerprint || !shuffle_key) continue;
-    fields.sources.push_back({spec.path, spec.weight, fingerprint.value(), shuffle_key.value(), file.num_tokens()});
+    fields.sources.push_back({.path = spec.path,
+                              .weight = spec.weight,
+                              .fingerprint = fingerprint.value(),
+                              .shuffle_key = shuffle_key.value(),
+                              .tokens = file.num_tokens()});
     files.push_back(std::move(file));
     if (options.packing != Packing::kBestFit) continue;
     if (auto index = DocumentIndex::open(spec.path))

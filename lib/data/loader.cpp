@@ -261,27 +261,41 @@ void Loader::take(int64_t batch, const BatchShape& shape) {
     if (!out.targets.empty()) std::copy_n(tokens + 1, length, out.targets.data() + n * length);
   }
   const int64_t bytes = plan_.member == 0 ? ring_.bytes_read(batch) : 0;
+  const int64_t targets = std::ranges::count_if(out.targets, [](int32_t target) { return target != kNoTarget; });
   ring_.taken(plan_.member, batch);
   const MutexLock lock(mutex_);
   read_for_[batch % 2] = bytes;
+  targets_[batch % 2] = targets;
   filled_ = batch + 1;
   changed_.notify_all();
 }
 
-const StepTokens& Loader::next() {
+// Waits until the batch is in its buffer.
+void Loader::await(int64_t batch) {
   const auto start = std::chrono::steady_clock::now();
-  TRI_REQUIRE(batch_ < num_batches(), "step {} of [{}, {})", plan_.first_step + batch_, plan_.first_step,
-              plan_.end_step);
-  if (flight::LoaderStatus* const shown = loader_status_of(plan_)) shown->wanted = static_cast<uint32_t>(batch_ + 1);
   const HostScope waits(HostState::kAwaitsData);
-  const auto ready = [&]() TRI_REQUIRES(mutex_) { return failure_ || filled_ > batch_; };
-  const MutexLock lock(mutex_);
-  released_ = batch_;
-  changed_.notify_all();
+  const auto ready = [&]() TRI_REQUIRES(mutex_) { return failure_ || filled_ > batch; };
   while (!changed_.wait_for(mutex_, 20ms, ready))
     if (check_) check_();
   wait_seconds_ += seconds_since(start);
-  if (filled_ <= batch_) std::rethrow_exception(failure_);  // batches before the failure are still valid
+  if (filled_ <= batch) std::rethrow_exception(failure_);  // batches before the failure are still valid
+}
+
+int64_t Loader::next_targets() {
+  if (batch_ == num_batches()) return 0;
+  const MutexLock lock(mutex_);
+  await(batch_);
+  return targets_[batch_ % 2];
+}
+
+const StepTokens& Loader::next() {
+  TRI_REQUIRE(batch_ < num_batches(), "step {} of [{}, {})", plan_.first_step + batch_, plan_.first_step,
+              plan_.end_step);
+  if (flight::LoaderStatus* const shown = loader_status_of(plan_)) shown->wanted = static_cast<uint32_t>(batch_ + 1);
+  const MutexLock lock(mutex_);
+  released_ = batch_;
+  changed_.notify_all();
+  await(batch_);
   bytes_read_ += read_for_[batch_ % 2];
   return filled_parts_[static_cast<size_t>(batch_++ % 2)];
 }

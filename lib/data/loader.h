@@ -83,7 +83,10 @@ class Loader {
   // Returns the next step's tokens, valid until the following call. Throws Fatal with the reading member's status and
   // message. Call only from the rank's main thread.
   const StepTokens& next();
-  double wait_seconds() const { return wait_seconds_; }  // spent in next() so far
+  // Returns how many targets that are not masked (!= kNoTarget) the following call of next() returns; 0 if it returns
+  // none, or no step is left. Waits and fails like next(), whose result stays valid.
+  int64_t next_targets();
+  double wait_seconds() const { return wait_seconds_; }  // spent in next() and next_targets() so far
   int64_t bytes_read() const { return bytes_read_; }     // read by this rank from files for the steps returned so far
 
  private:
@@ -93,6 +96,7 @@ class Loader {
   int64_t num_batches() const { return plan_.end_step - plan_.first_step; }
   void take_all();
   void take(int64_t batch, const BatchShape& shape);
+  void await(int64_t batch) TRI_REQUIRES(mutex_);
 
   const LoaderPlan plan_;
   BatchRing ring_;
@@ -106,6 +110,7 @@ class Loader {
   int64_t filled_ TRI_GUARDED_BY(mutex_) = 0;          // batches copied into the buffers
   int64_t released_ TRI_GUARDED_BY(mutex_) = 0;        // batches whose buffer may be overwritten
   int64_t read_for_[2] TRI_GUARDED_BY(mutex_) = {};    // bytes, of the batches in the buffers
+  int64_t targets_[2] TRI_GUARDED_BY(mutex_) = {};     // that are not masked, of the batches in the buffers
   std::exception_ptr failure_ TRI_GUARDED_BY(mutex_);  // of the consumer thread
 
   int64_t batch_ = 0;  // of the next call of next()

@@ -134,7 +134,11 @@ Result<OrderFields> order_fields_from_text(std::string_view text) {
       const int64_t tokens = source.at("tokens");
       if (!fingerprint || !shuffle_key || !(weight > 0) || num_samples(tokens, std::max(fields.seq_len, 1)) < 1)
         return malformed;
-      fields.sources.push_back({source.at("path"), weight, *fingerprint, *shuffle_key, tokens});
+      fields.sources.push_back({.path = source.at("path"),
+                                .weight = weight,
+                                .fingerprint = *fingerprint,
+                                .shuffle_key = *shuffle_key,
+                                .tokens = tokens});
     }
     if (object.contains("stages"))
       for (const auto& stage : object.at("stages"))

@@ -27,6 +27,8 @@ struct OrderedSource {
   uint64_t fingerprint = 0;  // TokenFile::fingerprint()
   uint64_t shuffle_key = 0;  // TokenFile::shuffle_key()
   int64_t tokens = 0;
+  // With a loss mask: how many tokens are trained as targets. Not a property of the order, and not stored with it.
+  std::optional<int64_t> trained = std::nullopt;
 };
 
 // A part of the order with a mixture of its own (data.stages).

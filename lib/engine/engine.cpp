@@ -43,10 +43,10 @@ std::unique_ptr<ParameterHooks> make_hooks(ParameterStore* store) {
   return std::make_unique<ConstantWeights>();
 }
 
-// The factor on the gradient of the summed loss: a step's loss is the mean over its tokens.
-float loss_scale(const Config& config, int batch_samples) {
-  return 1.0f / (static_cast<float>(batch_samples) * static_cast<float>(config.model.seq_len));
-}
+// The factor on the gradient of the summed loss: a step's loss is the mean over its targets.
+float loss_scale(int64_t targets) { return targets == 0 ? 0.0f : 1.0f / static_cast<float>(targets); }
+
+int64_t tokens_of_batch(const Config& config) { return int64_t{config.data.global_batch} * config.model.seq_len; }
 
 }  // namespace
 
@@ -66,7 +66,7 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
                                                                           .dp = runtime_.dp()})
                  : nullptr),
       hooks_(make_hooks(store_.get())),
-      batch_samples_(config().data.global_batch),
+      targets_(tokens_of_batch(config())),
       stage_({.config = config(),
               .mesh = mesh(),
               .tensors = tensors_.stage,
@@ -75,7 +75,7 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
               .compute = runtime_.compute(),
               .tp = runtime_.tp(),
               .splits = overlap_splits_,
-              .loss_scale = loss_scale(config(), batch_samples_),
+              .loss_scale = loss_scale(targets_),
               .cache = cache}),
       executor_({.pp = mesh().axis("pp"),
                  .chunks = config().parallel.chunks,
@@ -106,17 +106,18 @@ void Engine::fill_loss_weights() {
   if (!mesh().axis("pp").last()) return;
   Stream& compute = runtime_.compute();
   // Ranks of the last stage that process the same samples have the same loss, so only the first one's counts.
-  const double tokens = static_cast<double>(batch_samples_) * config().model.seq_len;
+  const bool counts = mesh().first_of_replicas() && targets_ > 0;
   const std::vector<float> weights(static_cast<size_t>(microbatches(config())),
-                                   mesh().first_of_replicas() ? static_cast<float>(1.0 / tokens) : 0.0f);
+                                   counts ? static_cast<float>(1.0 / static_cast<double>(targets_)) : 0.0f);
   compute.copy(tensors_.loss_weight.data, weights.data(), tensors_.loss_weight.bytes());
   compute.synchronize();
 }
 
-void Engine::set_batch(int samples) {
-  if (samples == batch_samples_) return;
-  batch_samples_ = samples;
-  stage_.set_loss_scale(loss_scale(config(), samples));
+void Engine::set_targets(int64_t targets) {
+  TRI_REQUIRE(targets >= 0, "{} targets", targets);
+  if (targets == targets_) return;
+  targets_ = targets;
+  stage_.set_loss_scale(loss_scale(targets));
   fill_loss_weights();
 }
 

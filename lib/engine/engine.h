@@ -54,9 +54,10 @@ class Engine {
   // Call only between runs of a plan, with the same splits on all ranks.
   void set_overlap_splits(const OverlapSplits& splits) { overlap_splits_ = splits; }
 
-  // Sets the samples of a global batch for the following runs of plans, over which the loss is a mean; at first
-  // data.global_batch. Waits for the compute stream if the number changes. Call it with the same number on all ranks.
-  void set_batch(int samples);
+  // Sets over how many targets of a global batch the loss of the following runs of plans is a mean: those other than
+  // kNoTarget; at first all tokens of data.global_batch samples. Without targets, 0, losses and gradients are 0. Waits
+  // for the compute stream if the number changes. Call it with the same number on all ranks.
+  void set_targets(int64_t targets);
 
   // Returns the elements of an f32 or bf16 tensor. Waits for the compute stream.
   std::vector<float> read_floats(Tensor tensor);
@@ -72,7 +73,7 @@ class Engine {
   std::unique_ptr<ParameterStore> store_;  // training
   std::unique_ptr<ParameterHooks> hooks_;  // the store's hooks, or those of constant weights
   OverlapSplits overlap_splits_;
-  int batch_samples_;
+  int64_t targets_;  // of a global batch
   Stage stage_;
   Executor executor_;
   BatchInputs batch_;

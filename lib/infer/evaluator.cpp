@@ -9,6 +9,14 @@
 #include "lib/infer/context.h"
 
 namespace tri {
+namespace {
+
+// What the ranks that count the targets of an evaluation found.
+struct TargetCounts {
+  int64_t targets = 0, bytes = 0;  // bytes: of their text
+};
+
+}  // namespace
 
 double Evaluation::perplexity() const { return std::exp(loss); }
 double Evaluation::perplexity_per_byte() const {
@@ -43,7 +51,7 @@ double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int3
 double Evaluator::loss_of_batch() {
   const Tensor loss = engine_.tensors().loss;
   GroupOnStream& world = engine_.runtime().world();
-  engine_.set_batch(engine_.config().data.global_batch);
+  engine_.set_targets(int64_t{engine_.config().data.global_batch} * engine_.config().model.seq_len);
   engine_.batch().zero_losses();
   engine_.stage().begin(Stage::Mode::kEvaluate);
   engine_.executor().run(batch_plan_, engine_.stage());
@@ -66,25 +74,37 @@ Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<S
   const Config& config = engine_.config();
   const Mesh& mesh = engine_.mesh();
   Evaluation result{.samples = size.samples};
-  result.tokens = result.samples * config.model.seq_len;
   // The dp ranks' targets form the batch; one rank of each group with the same targets counts them.
-  const bool counts_bytes = tokenizer != nullptr && mesh.axis("pp").last() && mesh.first_of_replicas();
-  int64_t bytes = 0;
+  const bool counts = mesh.axis("pp").last() && mesh.first_of_replicas();
+  TargetCounts mine;
   double sum = 0;
   for (int64_t i = 0; i < size.batches; ++i) {
     const StepTokens tokens = next();
     engine_.batch().load(tokens.inputs, tokens.targets);
     sum += loss_of_batch();  // waits for the copies, so the tokens may be released
-    if (counts_bytes)
-      for (const int32_t token : tokens.targets)
-        if (token != kNoTarget) bytes += tokenizer->token_bytes(token);
+    if (counts)
+      for (const int32_t token : tokens.targets) {
+        if (token == kNoTarget) continue;
+        ++mine.targets;
+        if (tokenizer != nullptr) mine.bytes += tokenizer->token_bytes(token);
+      }
     if (on_batch) on_batch();
   }
-  // The sum of each batch was divided by the tokens of a full one.
-  result.loss = sum / (static_cast<double>(size.samples) / config.data.global_batch);
   Job* const job = engine_.job();
-  for (const int64_t of_rank : job == nullptr ? std::vector{bytes} : job->gather(bytes))
-    result.bytes += static_cast<double>(of_rank);
+  for (const TargetCounts& of_rank : job == nullptr ? std::vector{mine} : job->all_gather(mine)) {
+    result.tokens += of_rank.targets;
+    result.bytes += static_cast<double>(of_rank.bytes);
+  }
+  if (result.tokens == 0)
+    throw Fatal(ExitCode::kFile,
+                fmt::format("an evaluation of {} samples has no target: their loss mask excludes every token; evaluate "
+                            "more samples (run.eval_batches) or other files",
+                            size.samples));
+  // The sum of each batch was divided by the tokens of a full one.
+  const double batch = config.data.global_batch;
+  result.loss = result.tokens == size.samples * config.model.seq_len
+                    ? sum / (static_cast<double>(size.samples) / batch)
+                    : sum * (batch * config.model.seq_len) / static_cast<double>(result.tokens);
   return result;
 }
 

@@ -16,9 +16,9 @@
 namespace tri {
 
 struct Evaluation {
-  double loss = 0;  // mean, nats per token
-  int64_t samples = 0, tokens = 0;
-  double bytes = 0;  // bytes of the tokens' text; on world rank 0, if a tokenizer was given
+  double loss = 0;                  // mean over the targets, nats
+  int64_t samples = 0, tokens = 0;  // tokens: the targets, without masked ones
+  double bytes = 0;                 // bytes of the tokens' text; on world rank 0, if a tokenizer was given
 
   double perplexity() const;
   double perplexity_per_byte() const;
@@ -48,9 +48,10 @@ class Evaluator {
   // Waits for the work that reads this memory.
   ~Evaluator();
 
-  // Returns the mean loss over one full batch, tokens (M, B, T) of this dp rank.
+  // Returns the mean loss over one full batch, tokens (M, B, T) of this dp rank, none of whose targets is masked.
   double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets);
-  // Returns the mean loss over the tokens of size.samples samples; needs at least one batch. Each call of `next`
+  // Returns the mean loss over the targets, other than kNoTarget, of size.samples samples; needs at least one batch.
+  // Throws Fatal (kFile) on all ranks if there are none. Each call of `next`
   // returns the next batch's tokens, (M, B, T) of this dp rank, valid until the following call; only what its stage
   // needs, ideally in host memory of the device's kind. `tokenizer`: null if its tokens have no known number of bytes.
   Evaluation evaluate(const EvaluationSize& size, const std::function<StepTokens()>& next, const Tokenizer* tokenizer,
@@ -63,7 +64,7 @@ class Evaluator {
   std::vector<int32_t> generate(std::vector<int32_t> text, const Generation& generation);
 
  private:
-  double loss_of_batch();                                                               // of the loaded tokens
+  double loss_of_batch();  // of the loaded tokens: the sum, divided by the tokens of a batch
   void load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets);  // the tokens may be released at
                                                                                         // once
   int32_t broadcast_token(int32_t token, int root);  // returns the token of world rank `root` on all ranks

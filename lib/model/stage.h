@@ -26,7 +26,7 @@ struct StageContext {
   Stream& compute;
   AxisTransfers& tp;
   const OverlapSplits& splits;  // may change between runs of a plan
-  float loss_scale = 1.0f;      // factor on the gradient of the summed loss: 1 / tokens of a step
+  float loss_scale = 1.0f;      // factor on the gradient of the summed loss: 1 / targets of a step
   CacheSize cache;              // as for the tensors
 };
 

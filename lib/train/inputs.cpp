@@ -15,7 +15,7 @@ namespace tri {
 
 template <class Archive>
 void fields(Archive& archive, OrderedSource& source) {
-  archive(source.path, source.weight, source.fingerprint, source.shuffle_key, source.tokens);
+  archive(source.path, source.weight, source.fingerprint, source.shuffle_key, source.tokens, source.trained);
 }
 template <class Archive>
 void fields(Archive& archive, OrderedStage& stage) {
@@ -135,6 +135,10 @@ Result<void> check_same(const FoundSources& of_rank_0, const std::vector<OrderFi
 }
 
 }  // namespace
+
+bool Inputs::has_masked_targets() const {
+  return std::ranges::any_of(order.sources, [](const OrderedSource& source) { return source.trained.has_value(); });
+}
 
 Result<void> open_inputs(const Config& config, Inputs& inputs) {
   if (auto opened = open_job_tokenizer(config, inputs); !opened) return opened;

@@ -30,6 +30,8 @@ struct Inputs {
   std::vector<ValidationInput> validation;
 
   int64_t num_samples(Split split) const { return SampleOrder(order).num_samples(split); }
+  // Returns whether training samples may have masked targets (kNoTarget). The same on all ranks.
+  bool has_masked_targets() const;
 };
 
 // Opens the token files of config.data (sources or stages, and validation) and data.tokenizer, and checks that they and

@@ -9,6 +9,7 @@
 #include "io/base/progress.h"
 #include "io/base/random.h"
 #include "io/flight_recorder/flight_recorder.h"
+#include "kernels/no_target.h"
 #include "lib/comm/host/host_traffic.h"
 #include "lib/config/batch_sizes.h"
 #include "lib/model/flops.h"
@@ -51,6 +52,8 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
       validations_(validations_of(rank_.config, context.inputs)),
       progress_(context.begun),
       spikes_(rank_.config.optimizer.skip_spikes, context.begun.recent_steps),
+      has_masks_(context.inputs.has_masked_targets()),
+      counts_targets_(rank_.mesh.axis("pp").last() && rank_.mesh.first_of_replicas()),
       metrics_(rank_.mesh.world_rank == 0 ? std::make_unique<MetricsFile>(rank_.config.run.dir + "/metrics.jsonl")
                                           : nullptr),
       ranks_({.config = rank_.config,
@@ -141,14 +144,18 @@ Result<void> TrainingLoop::train_step() {
   const double data_wait = loader_.wait_seconds();
   const int64_t data_bytes = loader_.bytes_read(), data_began = FlightRecorder::now();
   const StepTokens tokens = loader_.next();
+  const std::optional<int64_t> targets = targets_of(tokens);
+  const float next_targets = this->next_targets();
   timeline_.host_span("data", data_began);
-  const StepStatistics local =
-      local_statistics(rank_.mesh.world_rank == 0 ? timeline_.take_request() : 0, last_samples);
+  StepStatistics local = local_statistics(rank_.mesh.world_rank == 0 ? timeline_.take_request() : 0, last_samples);
+  local.next_targets = next_targets;
   const auto sent_at = Clock::now();
   const StepLimits limits = spikes_.limits();
   const StepResult result = context_.trainer.step(
-      {.step = progress_.steps, .first_sample = progress_.samples}, tokens.inputs, tokens.targets, local,
-      [this] { context_.checkpoints.before_update(); }, limits);
+      {.step = progress_.steps, .first_sample = progress_.samples, .targets = targets}, tokens.inputs, tokens.targets,
+      local, [this] { context_.checkpoints.before_update(); }, limits);
+  next_targets_ = std::nullopt;
+  if (counts_ahead()) next_targets_ = static_cast<int64_t>(result.sums.next_targets);
   const auto end = Clock::now();
   step_seconds_ = seconds_between(start, end);
   if (FlightRecorder* const recorder = flight_recorder()) recorder->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
@@ -172,8 +179,11 @@ Result<void> TrainingLoop::train_step() {
   save_due_ = result.sums.save_due();
   if (!result.finite())
     if (auto skipped = after_not_finite(metrics); !skipped) return skipped;
-  if (result.is_spike) after_spike(metrics, limits);
-  if (result.finite()) {
+  if (targets == 0)
+    after_no_targets(metrics);
+  else if (result.is_spike)
+    after_spike(metrics, limits);
+  if (result.finite() && targets != 0) {
     skipped_in_a_row_ = 0;
     spikes_.add(result.sums.loss, static_cast<float>(result.grad_norm));
   }
@@ -182,6 +192,28 @@ Result<void> TrainingLoop::train_step() {
   report_checkpoints();
   stop_ = answer_to_signal(result, sent_at);
   return {};
+}
+
+// Whether the sum of a step counts the targets of the next one exactly.
+bool TrainingLoop::counts_ahead() const {
+  return has_masks_ && int64_t{rank_.config.data.global_batch} * rank_.config.model.seq_len <= kExactTargets;
+}
+
+// Returns how many targets of this step are not masked, on all ranks; none: every token is a target, because no source
+// has a mask. The first step needs a collective call. The numbers of the others are summed in the step before, so that
+// no step waits for them; unless the batch is so large that f32 would round them.
+std::optional<int64_t> TrainingLoop::targets_of(const StepTokens& tokens) {
+  if (!has_masks_) return std::nullopt;
+  if (next_targets_) return next_targets_;
+  int64_t mine = 0, all = 0;
+  if (counts_targets_) mine = std::ranges::count_if(tokens.targets, [](int32_t target) { return target != kNoTarget; });
+  for (const int64_t of_rank : job().all_gather(mine)) all += of_rank;
+  return all;
+}
+
+// Returns this rank's part of the next step's targets, for the sum of this one.
+float TrainingLoop::next_targets() {
+  return counts_ahead() && counts_targets_ ? static_cast<float>(loader_.next_targets()) : 0.0f;
 }
 
 // The statistics that this rank sends with the next step. `steps_to_record`: the steps that rank 0 wants recorded.
@@ -247,6 +279,16 @@ void TrainingLoop::after_spike(const StepMetrics& metrics, const StepLimits& lim
       "step {}: loss {:.4f} or gradient norm {:.3f} is above {:.4f} or {:.3f}, the limits of optimizer.skip_spikes; "
       "the step is skipped",
       metrics.step, metrics.loss, metrics.grad_norm, limits.loss, limits.grad_norm);
+}
+
+// The step changed neither weights nor moments.
+void TrainingLoop::after_no_targets(const StepMetrics& metrics) {
+  ++skipped_without_targets_;
+  if (rank_.mesh.world_rank == 0)
+    log_warn(
+        "step {}: the loss masks of data.sources exclude every token of its {}; the step is skipped. Raise "
+        "data.global_batch if this happens often",
+        metrics.step, counted(step_samples_, "sample"));
 }
 
 StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, const StepTimes& times,
@@ -447,6 +489,9 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
   log_data(job(), rank_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);
   if (skipped_spikes_ > 0)
     log_info("{} of these steps were skipped because of spikes (optimizer.skip_spikes)", skipped_spikes_);
+  if (skipped_without_targets_ > 0)
+    log_info("{} of these steps were skipped because loss masks excluded all of their tokens",
+             skipped_without_targets_);
   if (skipped_ > 0)
     log_info("{} of these steps were skipped because their loss or gradients were not finite", skipped_);
   flush_shown_files();

@@ -64,6 +64,8 @@ class TrainingLoop {
     EvaluationSize size;
   };
   static std::vector<Validation> validations_of(const Config& config, const Inputs& inputs);
+  // The largest number of targets that a sum in f32 counts exactly.
+  static constexpr int64_t kExactTargets = int64_t{1} << 24;
 
   Result<void> train_step();
   StepStatistics local_statistics(int steps_to_record, int last_samples) const;
@@ -71,6 +73,10 @@ class TrainingLoop {
   void show(const StepMetrics& metrics, const StepResult& result);
   Result<void> after_not_finite(const StepMetrics& metrics);
   void after_spike(const StepMetrics& metrics, const StepLimits& limits);
+  void after_no_targets(const StepMetrics& metrics);
+  std::optional<int64_t> targets_of(const StepTokens& tokens);
+  bool counts_ahead() const;
+  float next_targets();
   double oldest_stop_age(Clock::time_point sent_at) const;
   Stop answer_to_signal(const StepResult& result, Clock::time_point sent_at);
 
@@ -98,7 +104,9 @@ class TrainingLoop {
   Clock::time_point saved_at_ = Clock::now();  // when the last checkpoint began, or the loop
   bool save_due_ = false;  // every_minutes have passed: save after the step in progress; the same on all ranks
   SpikeWindow spikes_;
-  int64_t skipped_spikes_ = 0;
+  const bool has_masks_, counts_targets_;  // targets of steps are masked; this rank counts its own
+  std::optional<int64_t> next_targets_;    // with masks: of the next step, of all ranks; none: not known yet
+  int64_t skipped_spikes_ = 0, skipped_without_targets_ = 0;
   int64_t skipped_ = 0, skipped_in_a_row_ = 0;  // steps that were not finite
   double step_seconds_ = 0;                     // of the last step
   int step_samples_ = 0;                        // of the step in progress, or else of the last one

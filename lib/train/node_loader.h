@@ -44,6 +44,8 @@ class NodeLoader {
   // Returns the next step's tokens in host memory of the device's kind, valid until the following call; empty if this
   // rank's stage needs none. Throws Fatal with the reading rank's message, or with the device's fault.
   StepTokens next();
+  // Returns how many targets the following call will return that are not masked (Loader::next_targets).
+  int64_t next_targets() { return loader_ ? loader_->next_targets() : 0; }
   double wait_seconds() const { return loader_ ? loader_->wait_seconds() : 0; }
   int64_t bytes_read() const { return loader_ ? loader_->bytes_read() : 0; }  // by this rank, for the steps so far
 

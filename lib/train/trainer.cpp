@@ -67,8 +67,8 @@ Result<void> Trainer::state_loaded(const std::vector<float>& fp8_history) {
 std::vector<float> Trainer::fp8_history() { return fp8_.saved_history(); }
 
 // A step of another size has another number of microbatches, and thus another plan: the last microbatch starts the
-// reductions of the gradients, and the loss is a mean over the samples.
-void Trainer::set_batch(int samples) {
+// reductions of the gradients, and the loss is a mean over the targets.
+void Trainer::set_batch(int samples, std::optional<int64_t> targets) {
   const int count = microbatches(engine_.config(), samples);
   TRI_REQUIRE(count > 0 && count <= microbatches(engine_.config()), "a step of {} samples", samples);
   auto known = plans_.find(count);
@@ -76,7 +76,9 @@ void Trainer::set_batch(int samples) {
     known = plans_.emplace(count, train_plan(engine_.config(), engine_.mesh().axis("pp"), count)).first;
   plan_ = &known->second;
   store().gradients.set_microbatches(count);
-  engine_.set_batch(samples);
+  const int64_t tokens = int64_t{samples} * engine_.config().model.seq_len;
+  TRI_REQUIRE(!targets || *targets <= tokens, "{} targets in a step of {} tokens", targets.value_or(0), tokens);
+  engine_.set_targets(targets.value_or(tokens));
 }
 
 void Trainer::run_plan() {
@@ -90,14 +92,15 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
                          const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits) {
   const int samples = engine_.config().data.global_batch;
   const int64_t length = engine_.config().model.seq_len;
-  set_batch(samples);
+  set_batch(samples, std::nullopt);
   return run_step(StepPosition{.step = step, .tokens = step * samples * length, .step_tokens = samples * length},
                   inputs, targets, local, before_update, limits);
 }
 
 StepResult Trainer::step(const StepPlace& place, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                          const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits) {
-  set_batch(sizes_.at(place.first_sample));
+  set_batch(sizes_.at(place.first_sample), place.targets);
+  if (place.targets == 0) limits = {.loss = -1, .grad_norm = -1};  // which any step exceeds
   return run_step(step_position(engine_.config(), place.step, place.first_sample), inputs, targets, local,
                   before_update, limits);
 }

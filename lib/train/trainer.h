@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,11 +24,13 @@ namespace tri {
 struct StepPlace {
   int64_t step = 0;          // completed steps before it
   int64_t first_sample = 0;  // consumed samples before it
+  // Targets other than kNoTarget in the whole global batch, over which loss and gradients are means; none: all tokens.
+  std::optional<int64_t> targets = std::nullopt;
 };
 
 struct StepResult {
   // The same numbers on every rank.
-  double loss = 0;       // mean over the step's tokens, nats
+  double loss = 0;       // mean over the step's targets, nats
   double grad_norm = 0;  // global, before clipping
   double learning_rate = 0;
   StepStatistics sums;          // over all ranks
@@ -35,7 +38,7 @@ struct StepResult {
   // Of this rank:
   Timeline::Times timeline;        // of the compute stream
   double pp_transfer_seconds = 0;  // the time of a transfer between stages by itself: the fastest send of the step
-  bool is_spike = false;           // the step exceeded its limits
+  bool is_spike = false;           // the step exceeded its limits, or had no targets
   bool finite() const;
 };
 
@@ -59,7 +62,8 @@ class Trainer {
   // Runs the step at `place`. `inputs`, `targets`: (M, B, T) of this dp rank if this rank's stage needs them, ideally
   // in host memory of the device's kind. `local`: this rank's statistics, which are summed over all ranks. Calls
   // `before_update` once, before the work that changes the state is enqueued. A step whose result is not finite, or
-  // exceeds `limits` (the same on all ranks), leaves parameters and moments unchanged.
+  // exceeds `limits` (the same on all ranks), leaves parameters and moments unchanged, like one without targets, whose
+  // loss is 0.
   StepResult step(const StepPlace& place, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr,
                   StepLimits limits = {});
@@ -87,8 +91,9 @@ class Trainer {
  private:
   StepResult run_step(const StepPosition& position, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                       const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits);
-  void set_batch(int samples);  // of the following steps
-  void run_plan();              // the forward and backward actions of a step
+  // Of the following steps: samples, and targets (StepPlace::targets).
+  void set_batch(int samples, std::optional<int64_t> targets);
+  void run_plan();  // the forward and backward actions of a step
 
   Engine engine_;
   const BatchSizes sizes_;
