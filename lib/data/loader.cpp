@@ -5,7 +5,7 @@
 
 #include "io/base/clock.h"
 #include "io/base/mutex.h"
-#include "kernels/no_target.h"
+#include "lib/data/target_mask.h"
 
 namespace tri {
 namespace {
@@ -160,7 +160,7 @@ class Loader::Reader {
         if (closing_) return false;
         const int64_t index = cursor_.sample_index(dp_rank, n);
         if (num_samples > 0 && index >= num_samples)
-          std::ranges::fill(sample_, kNoTarget);
+          std::ranges::fill(sample_, masked(0));  // a token that every model has
         else
           bytes += dataset.sample(split, index, sample_);
         const MutexLock lock(mutex_);
@@ -251,14 +251,9 @@ void Loader::take(int64_t batch, const BatchShape& shape) {
   const int32_t* tokens =
       std::as_const(ring_).slot(batch).data() + (place - plan_.dp_ranks.begin()) * samples * (length + 1);
   for (int64_t n = 0; n < samples; ++n, tokens += length + 1) {
-    if (!out.inputs.empty()) {
-      int32_t* inputs = out.inputs.data() + n * length;
-      if (tokens[0] == kNoTarget)
-        std::fill_n(inputs, length, 0);  // a token that every model has
-      else
-        std::copy_n(tokens, length, inputs);
-    }
-    if (!out.targets.empty()) std::copy_n(tokens + 1, length, out.targets.data() + n * length);
+    if (!out.inputs.empty()) std::transform(tokens, tokens + length, out.inputs.data() + n * length, token_of);
+    if (!out.targets.empty())
+      std::transform(tokens + 1, tokens + 1 + length, out.targets.data() + n * length, target_of);
   }
   const int64_t bytes = plan_.member == 0 ? ring_.bytes_read(batch) : 0;
   const int64_t targets = std::ranges::count_if(out.targets, [](int32_t target) { return target != kNoTarget; });

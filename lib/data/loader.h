@@ -64,7 +64,7 @@ struct LoaderPlan {
 };
 
 // One rank's side of a ring of batches. Member 0 has a thread that reads every sample of a step once, (dp ranks, M, B,
-// T + 1). Each member has a thread that copies its rank's tokens into the unused one of two buffers. So a step finds
+// T + 1), with masks (target_mask.h). Each member has a thread that copies its rank's tokens into the unused one of two buffers. So a step finds
 // its tokens ready for the device while the next ones are being loaded.
 class Loader {
  public:

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -289,6 +290,28 @@ TEST(Loader, samples_beyond_the_last_have_no_targets_and_are_not_read) {
     EXPECT_EQ(targets, 6 * kSamples * kSeqLen) << "dp " << dp;
     EXPECT_EQ(bytes, 6 * kSamples * (kSeqLen + 1) * 4) << "dp " << dp;
   }
+}
+
+TEST(Loader, counts_the_targets_of_the_next_step_that_are_not_masked) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  std::vector<LoaderPlan> plans = plans_of_node(2, 3, 0, 3, 1);
+  for (LoaderPlan& plan : plans) plan.split = Split::kValidation, plan.period = 1, plan.num_samples = 13;
+  on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
+    Member member(data, plan, memory, takes_of(plan));
+    for (int step = 0; step < 3; ++step) {
+      const int64_t expected = member.loader->next_targets();
+      EXPECT_EQ(member.loader->next_targets(), expected);
+      const StepTokens tokens = member.loader->next();
+      const std::vector<int32_t> before = copy_of(tokens.targets);
+      EXPECT_EQ(expected, std::ranges::count_if(before, [](int32_t target) { return target != kNoTarget; }));
+      EXPECT_EQ(expected, takes_of(plan) == Takes::kInputs ? 0 : (plan.shape.dp_rank == 0 ? 7 : 6) * kSeqLen);
+      member.loader->next_targets();  // overwrites no tokens in use
+      EXPECT_EQ(copy_of(tokens.targets), before);
+    }
+    EXPECT_EQ(member.loader->next_targets(), 0) << "no step is left";
+  });
 }
 
 // Returns the samples of steps 0 to `steps` - 1, ordered by microbatch and then by dp rank.

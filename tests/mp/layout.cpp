@@ -7,6 +7,7 @@
 #include "io/base/random.h"
 #include "kernels/core/dims.h"
 #include "kernels/core/qkv_row.h"
+#include "kernels/no_target.h"
 #include "lib/engine/job_plan.h"
 #include "lib/model/parameter_names.h"
 
@@ -37,6 +38,30 @@ std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int s
         tokens.push_back(static_cast<int32_t>(random_uniform(99, at) * random_uniform(98, at) * c.model.vocab));
       }
   return tokens;
+}
+
+// Returns whether Layout::masked masks the target at position t of a sample of the run.
+bool is_masked(int64_t sample, int t) {
+  const double share = static_cast<double>(sample % 4) / 3;  // none, a third, two thirds, all
+  return random_uniform(97, static_cast<uint64_t>(sample * 1000 + t)) < share;
+}
+
+// Returns how many targets the masks leave in the global batch of a step.
+int64_t targets_of(const Config& c, int64_t step) {
+  int64_t targets = 0;
+  for (int n = 0; n < c.data.global_batch; ++n)
+    for (int t = 0; t < c.model.seq_len; ++t) targets += !is_masked(step * c.data.global_batch + n, t);
+  return targets;
+}
+
+// Masks the targets of a dp rank, which are in the order of tokens_of.
+void mask(const Config& c, int64_t step, int dp_rank, int first_sample, std::vector<int32_t>& targets) {
+  const int b = c.data.micro_batch, length = c.model.seq_len;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const int n = static_cast<int>(i) / length, t = static_cast<int>(i) % length;
+    const int64_t of_step = (int64_t{n / b} * c.parallel.dp + dp_rank) * b + n % b + first_sample;
+    if (is_masked(step * c.data.global_batch + of_step % c.data.global_batch, t)) targets[i] = kNoTarget;
+  }
 }
 
 std::vector<char> read_bytes(Trainer& trainer, Tensor tensor) {
@@ -324,8 +349,15 @@ History train(const Layout& layout, bool alone) {
       };
       const CommCounts before = trainer.runtime().tp().counts();
       const int64_t by_group_before = by_group(), dp_before = trainer.runtime().dp().counts().bytes;
-      history.steps.push_back(trainer.step(step, tokens_of(config, step, mesh.axis("dp").rank, 0, layout.first_sample),
-                                           tokens_of(config, step, mesh.axis("dp").rank, 1, layout.first_sample)));
+      const int dp_rank = mesh.axis("dp").rank, first_sample = layout.first_sample;
+      const std::vector<int32_t> inputs = tokens_of(config, step, dp_rank, 0, first_sample);
+      std::vector<int32_t> targets = tokens_of(config, step, dp_rank, 1, first_sample);
+      StepPlace place{.step = step, .first_sample = step * config.data.global_batch};
+      if (layout.masked) {
+        mask(config, step, dp_rank, first_sample, targets);
+        place.targets = targets_of(config, step);
+      }
+      history.steps.push_back(trainer.step(place, inputs, targets));
       history.tp_counts = trainer.runtime().tp().counts();
       history.tp_counts.all_gathers -= before.all_gathers;
       history.tp_counts.reduce_scatters -= before.reduce_scatters;

@@ -119,6 +119,13 @@ std::vector<Layout> matrix() {
       {.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 1, .schedule = kInterleaved, .optimizer = Muon, .llama = true},
       {.dp = 2, .tp = 2, .zero = 1, .precision = B, .optimizer = Muon, .llama = true},
       {.dp = 2, .tp = 2, .zero = 1, .optimizer = Muon, .moments = B, .steps = kStepsOfRareRounding},
+      // a mean over the targets of all ranks, whose numbers differ
+      {.dp = 2, .zero = 1, .masked = true},
+      {.dp = 8, .zero = 1, .masked = true},
+      {.dp = 2, .zero = 2, .micro_batch = 2, .masked = true},
+      {.tp = 2, .pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .masked = true},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .llama = true, .masked = true},
+      {.dp = 2, .pp = 2, .zero = 1, .precision = B, .optimizer = Lamb, .masked = true},
   };
   // Turns every overlap off.
   for (size_t i = 0, n = rows.size(); i < n; ++i)

@@ -305,6 +305,89 @@ TEST(Trainer, an_evaluation_counts_every_sample_once_whatever_the_batch) {
   EXPECT_GT(expected, 1);
 }
 
+// The batch of OneRank::tokens with some targets masked: how many differs between samples and microbatches.
+std::vector<int32_t> masked_targets(const OneRank& rank, int64_t step) {
+  std::vector<int32_t> targets = rank.tokens(step, 1);
+  const auto length = static_cast<size_t>(rank.config.model.seq_len);
+  for (size_t i = 0; i < targets.size(); ++i)
+    if (i % length < 2 * (i / length)) targets[i] = kNoTarget;  // 0, 2, 4, 6 of 6
+  return targets;
+}
+
+// The loss is the mean over all targets, not over microbatches of their means.
+TEST(Trainer, masked_targets_do_not_count) {
+  Config c = tiny_config();
+  c.lr.peak = 1e-30;
+  c.data.micro_batch = 1;
+  OneRank one(c);
+  std::vector<int32_t> inputs = one.tokens(0, 0), targets = masked_targets(one, 0);
+  double sum = 0;
+  std::map<std::string, std::vector<double>> gradients;  // of the sum
+  for (size_t t = 0; t < targets.size(); ++t) {          // each target by itself
+    if (targets[t] == kNoTarget) continue;
+    std::vector<int32_t> only(targets.size(), kNoTarget);
+    only[t] = targets[t];
+    sum += one.trainer->step({.step = 0, .targets = 1}, inputs, only).loss;
+    for (const auto& [name, values] : one.gradients()) {
+      gradients[name].resize(values.size());
+      for (size_t i = 0; i < values.size(); ++i) gradients[name][i] += values[i];
+    }
+  }
+  const int count = 6 + 4 + 2;
+  for (const int micro : {1, 2, 4}) {
+    SCOPED_TRACE(micro);
+    c.data.micro_batch = micro;
+    OneRank rank(c);
+    const StepResult result = rank.trainer->step({.step = 0, .targets = count}, inputs, targets);
+    EXPECT_NEAR(result.loss, sum / count, 1e-6);
+    EXPECT_FALSE(result.is_spike);
+    for (const auto& [name, values] : rank.gradients())
+      for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], gradients[name][i] / count, 1e-6) << name;
+    const EvaluationSize size{.batches = 1, .samples = 4};
+    const Evaluation evaluation = rank.evaluator->evaluate(
+        size,
+        [&] {
+          return StepTokens{inputs, targets};
+        },
+        nullptr);
+    EXPECT_NEAR(evaluation.loss, sum / count, 1e-6);
+    EXPECT_EQ(evaluation.tokens, count);
+    EXPECT_EQ(evaluation.samples, 4);
+  }
+}
+
+TEST(Trainer, all_tokens_as_targets_change_no_bit) {
+  OneRank without(tiny_config()), with(tiny_config());
+  for (int64_t step = 0; step < 3; ++step) {
+    const StepResult a = without.step(step);
+    const StepResult b = with.trainer->step({.step = step, .first_sample = 4 * step, .targets = 24},
+                                            with.tokens(step, 0), with.tokens(step, 1));
+    EXPECT_EQ(a.loss, b.loss);
+    EXPECT_EQ(a.grad_norm, b.grad_norm);
+  }
+  EXPECT_EQ(without.weights(), with.weights());
+}
+
+TEST(Trainer, a_step_without_targets_changes_nothing) {
+  OneRank rank(tiny_config());
+  rank.step(0);
+  const auto before = rank.weights();
+  const std::vector<int32_t> none(24, kNoTarget);
+  const StepResult result = rank.trainer->step({.step = 1, .first_sample = 4, .targets = 0}, rank.tokens(1, 0), none);
+  EXPECT_EQ(result.loss, 0);
+  EXPECT_EQ(result.grad_norm, 0);
+  EXPECT_TRUE(result.finite());
+  EXPECT_TRUE(result.is_spike);
+  EXPECT_EQ(rank.weights(), before);
+  OneRank other(tiny_config());  // its moments have not changed either
+  other.step(0);
+  rank.step(2), other.step(2);
+  EXPECT_EQ(rank.weights(), other.weights());
+  std::vector<int32_t> inputs = rank.tokens(0, 0), targets = none;
+  const auto next = [&] { return StepTokens{inputs, targets}; };
+  EXPECT_THROW(rank.evaluator->evaluate({.batches = 1, .samples = 4}, next, nullptr), Fatal);
+}
+
 TEST(Trainer, evaluations_cover_a_split_up_to_the_requested_batches) {
   Config c = tiny_config();
   c.data.global_batch = 4;
