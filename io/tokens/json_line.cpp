@@ -103,4 +103,13 @@ Result<Json> parse_json_line(std::string_view line) {
   }
 }
 
+const nlohmann::json* find_json_field(const nlohmann::json& object, std::string_view path) {
+  if (!object.is_object()) return nullptr;
+  if (const auto whole = object.find(path); whole != object.end()) return &*whole;
+  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1))
+    if (const auto inner = object.find(path.substr(0, dot)); inner != object.end())
+      if (const nlohmann::json* found = find_json_field(*inner, path.substr(dot + 1))) return found;
+  return nullptr;
+}
+
 }  // namespace tri

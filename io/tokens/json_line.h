@@ -13,4 +13,7 @@ namespace tri {
 // the line (from 1) and the problem, without the line's name. Safe for concurrent use.
 Result<nlohmann::json> parse_json_line(std::string_view line);
 
+// Returns the member that `path` names: a key, or keys of nested objects joined by dots. Null: there is none.
+const nlohmann::json* find_json_field(const nlohmann::json& object, std::string_view path);
+
 }  // namespace tri

@@ -16,6 +16,7 @@
 #include "io/base/hash.h"
 #include "io/base/log.h"
 #include "io/base/schema.h"
+#include "io/tokens/loss_mask.h"
 #include "io/tokens/prepare_blocks.h"
 #include "io/tokens/token_file.h"
 #include "io/tokens/utf8.h"
@@ -43,7 +44,7 @@ Result<void> check_output(const PrepareOptions& options) {
   if (options.existing == Existing::kOverwrite) return {};
   std::error_code ignored;  // an unreadable folder fails when it is written
   for (const std::string& prefix : prefixes_of(options))
-    for (const char* extension : {".bin", ".idx", ".json"})
+    for (const char* extension : {".bin", ".idx", ".json", ".mask"})
       if (const std::string path = prefix + extension; fs::exists(path, ignored))
         return usage_error("{}: already exists; overwrite it with --force, or give another --output", path);
   return {};
@@ -51,8 +52,11 @@ Result<void> check_output(const PrepareOptions& options) {
 
 constexpr int64_t kOriginSchema = 1;  // of PREFIX.json
 
-// Publishes the token file and its sidecar. A sidecar is never next to tokens of another file.
-Result<void> put_in_place(TokenFileWriter& tokens, const std::string& path, const std::string& sidecar) {
+// Publishes the token file, its mask (null: none) and its sidecar. A sidecar is never next to tokens of another file,
+// and tokens that have a mask are never without it.
+Result<void> put_in_place(TokenFileWriter& tokens, LossMaskWriter* mask, const std::string& prefix,
+                          const std::string& sidecar) {
+  const std::string path = prefix + ".json";
   auto file = AtomicFile::create(path);
   if (!file) return file.error();
   file.value().write(sidecar.data(), sidecar.size());
@@ -60,7 +64,11 @@ Result<void> put_in_place(TokenFileWriter& tokens, const std::string& path, cons
   std::error_code problem;
   fs::remove(path, problem);  // belongs to the overwritten output
   if (problem) return system_error(problem.value(), "{}: removing the file", path);
+  if (mask != nullptr)
+    if (auto done = mask->finish(); !done) return done;
   if (auto done = tokens.finish(); !done) return done;
+  if (mask == nullptr) fs::remove(prefix + ".mask", problem);  // of the overwritten output
+  if (problem) return system_error(problem.value(), "{}.mask: removing the file", prefix);
   return file.value().commit();
 }
 
@@ -147,6 +155,10 @@ class Run {
       auto writer = TokenFileWriter::create(output.prefix, type());
       if (!writer) return writer.error();
       writers_.push_back(std::move(writer).value());
+      if (!options_.chat) continue;
+      auto mask = LossMaskWriter::create(output.prefix);
+      if (!mask) return mask.error();
+      masks_.push_back(std::move(mask).value());
     }
     std::error_code ignored;  // removed only after the writers hold the locks: another process may be using it
     if (file) fs::remove(state_path(options_), ignored);
@@ -174,6 +186,7 @@ class Run {
         const EncodedDocument& document = encoded.documents[added];
         summary_.outputs[document.output].text_bytes += document.text_bytes;
         writers_[document.output].add_document(document.tokens);
+        if (options_.chat) masks_[document.output].add(document.trained);
       }
     };
     const TextFaults before = now_.faults;
@@ -225,6 +238,7 @@ class Run {
       summary_.documents += output.documents = writers_[i].num_documents();
       summary_.tokens += output.tokens = writers_[i].num_tokens();
       summary_.text_bytes += output.text_bytes;
+      if (options_.chat) output.trained_tokens = masks_[i].num_trained();
     }
     summary_.skipped = now_.skipped;
     if (summary_.documents == 0) return file_error("{}: the inputs contain no text", options_.output);
@@ -232,6 +246,11 @@ class Run {
       if (output.documents == 0)
         return usage_error("--split: none of the {} documents is in {}; give it a larger share", summary_.documents,
                            output.prefix);
+    for (const auto& output : summary_.outputs)
+      if (output.trained_tokens == 0)
+        return usage_error(
+            "--chat: no token of {} is trained: no message has a role for which the template has train: true",
+            output.prefix);
     for (size_t i = 0; i < writers_.size(); ++i) {
       const PrepareSummary::Output& output = summary_.outputs[i];
       OrderedJson sidecar = {{"schema", kOriginSchema},
@@ -245,7 +264,9 @@ class Run {
                              {"skipped", summary_.skipped}};
       if (!options_.splits.empty())
         sidecar["split"] = {{"name", options_.splits[i].name}, {"share", options_.splits[i].share}};
-      if (auto done = put_in_place(writers_[i], output.prefix + ".json", sidecar.dump(2) + "\n"); !done)
+      if (output.trained_tokens) sidecar["trained_tokens"] = *output.trained_tokens;
+      LossMaskWriter* const mask = options_.chat ? &masks_[i] : nullptr;
+      if (auto done = put_in_place(writers_[i], mask, output.prefix, sidecar.dump(2) + "\n"); !done)
         return done.error();
     }
     std::error_code ignored;  // without its parts the state would be refused, and dropped by --force
@@ -340,6 +361,8 @@ class Run {
   }
 
   Result<void> save() {
+    for (LossMaskWriter& mask : masks_)
+      if (auto saved = mask.save(); !saved) return saved;
     for (TokenFileWriter& writer : writers_)
       if (auto saved = writer.save(); !saved) return saved.error();
     mark();
@@ -357,8 +380,10 @@ class Run {
   OrderedJson options_of() const {
     OrderedJson splits = OrderedJson::array();
     for (const DocumentSplit& split : options_.splits) splits.push_back({split.name, split.share});
-    return {
+    OrderedJson options = {
         {"version", 1}, {"tokenizer", tokenizer_.fingerprint()}, {"field", options_.text_field}, {"splits", splits}};
+    if (options_.chat) options["chat"] = options_.chat->fingerprint();
+    return options;
   }
   // Lists the inputs read so far: name, format, size, time, and the end of their text.
   OrderedJson inputs_until(size_t end) const {
@@ -439,7 +464,7 @@ class Run {
       const OrderedJson state = OrderedJson::parse(text);
       if (state.at("options") != options_of())
         return usage_error(
-            "{}: belongs to an interrupted run with other options (--tokenizer, --field or --split); give the same "
+            "{}: belongs to an interrupted run with other options (--tokenizer, --field, --chat or --split); give the same "
             "options to continue it, or start over with --force",
             path);
       if (state.contains("marks"))
@@ -471,6 +496,11 @@ class Run {
       auto writer = TokenFileWriter::resume(summary_.outputs[i].prefix, type(), {output.documents, output.tokens});
       if (!writer) return writer.error();
       writers_.push_back(std::move(writer).value());
+      if (options_.chat) {
+        auto mask = LossMaskWriter::resume(summary_.outputs[i].prefix, output.tokens);
+        if (!mask) return mask.error();
+        masks_.push_back(std::move(mask).value());
+      }
       summary_.outputs[i].text_bytes = output.text_bytes;
       summary_.resumed += output.documents;
     }
@@ -485,6 +515,7 @@ class Run {
 
   // Undoes what resume() did before it failed.
   void start_over() {
+    masks_.clear();
     writers_.clear();  // releases the locks
     marks_.clear();
     check_.reset();
@@ -508,6 +539,7 @@ class Run {
   const std::vector<TextInput>& inputs_;
   std::vector<TextPosition> ends_;        // [input]: the end of its text, once it is read
   std::vector<TokenFileWriter> writers_;  // one per output
+  std::vector<LossMaskWriter> masks_;     // with conversations: one per output
   PrepareSummary summary_;
   Xxh3 hash_;                       // of the text of inputs_[checked_] up to now_.at
   Mark now_;                        // contents of a state saved now
@@ -579,6 +611,8 @@ Result<TokenOrigin> prepared_with(const std::string& prefix) {
                       prefix);
   TokenOrigin origin{.fingerprint = sidecar["fingerprint"]};
   if (const auto at = sidecar.find("tokenizer"); at != sidecar.end() && at->is_string()) origin.tokenizer = *at;
+  if (const auto at = sidecar.find("trained_tokens"); at != sidecar.end() && at->is_number_integer())
+    origin.trained_tokens = *at;
   if (const auto at = sidecar.find("vocab"); at != sidecar.end() && at->is_number_integer()) origin.vocab = *at;
   return origin;
 }
@@ -593,9 +627,16 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   auto opened = open_tokenizer(options.tokenizer);
   if (!opened) return opened.error();
   const Tokenizer& tokenizer = *opened.value();
+  if (options.chat)
+    if (auto fits = check_chat(*options.chat, tokenizer, options.tokenizer); !fits) return fits.error();
   if (auto free = check_output(options); !free) return free.error();
   const auto inputs = find_inputs(options.inputs, options.format);
   if (!inputs) return inputs.error();
+  if (options.chat)
+    for (const TextInput& input : inputs.value().files)
+      if (input.format != TextFormat::kJsonl)
+        return usage_error(
+            "--chat: {} is not JSON lines by its name; conversations are JSON lines: give --format jsonl", input.path);
   int64_t input_bytes = 0;
   for (const TextInput& input : inputs.value().files) input_bytes += input.file_bytes;
   if (const fs::path folder = fs::path(options.output).parent_path(); !folder.empty()) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "io/tokens/chat.h"
 #include "io/tokens/text_reader.h"
 #include "io/tokens/tokenizer.h"
 
@@ -40,6 +41,7 @@ struct PrepareOptions {
   std::string tokenizer = "bytes";
   std::optional<TextFormat> format;   // none: from each input's name
   std::string text_field = "text";    // jsonl: a field, or a path to it: "a.b"
+  std::optional<ChatTemplate> chat;   // each line of jsonl is a conversation; also writes PREFIX.mask (loss_mask.h)
   std::vector<DocumentSplit> splits;  // none: one output, PREFIX
   SkipBad skip_bad;                   // none: the first bad document is an error
   int threads = 1;
@@ -52,6 +54,7 @@ struct PrepareSummary {
     std::string prefix;
     int64_t documents = 0, tokens = 0;
     int64_t text_bytes = 0;  // of the documents, in UTF-8: without line ends, and for JSON only the text field
+    std::optional<int64_t> trained_tokens = std::nullopt;  // of conversations
   };
   std::vector<Output> outputs;  // one per split
   int64_t documents = 0, tokens = 0, text_bytes = 0;
@@ -67,6 +70,7 @@ struct TokenOrigin {
   std::string fingerprint;
   std::string tokenizer;  // as given to prepare: "bytes", or a path from the folder where prepare ran
   int vocab = 0;
+  std::optional<int64_t> trained_tokens = std::nullopt;  // there is a PREFIX.mask, which trains so many
 };
 Result<TokenOrigin> prepared_with(const std::string& prefix);
 

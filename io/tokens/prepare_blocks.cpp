@@ -19,16 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Returns the member that `path` names: a key, or keys of nested objects joined by dots. Null: there is none.
-const Json* find_field(const Json& object, std::string_view path) {
-  if (!object.is_object()) return nullptr;
-  if (const auto whole = object.find(path); whole != object.end()) return &*whole;
-  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1))
-    if (const auto inner = object.find(path.substr(0, dot)); inner != object.end())
-      if (const Json* found = find_field(*inner, path.substr(dot + 1))) return found;
-  return nullptr;
-}
-
 // Returns a name from a file for a message: on one line, of limited length, without terminal control characters.
 std::string shown_name(std::string_view name) {
   constexpr size_t kLongest = 40;
@@ -73,7 +63,7 @@ Result<std::string> document_of_line(std::string_view line, TextFormat format, c
   if (!parsed) return parsed.error();
   const Json& object = parsed.value();
   if (!object.is_object()) return file_error("a JSON {}, expected an object", object.type_name());
-  const Json* field = find_field(object, options.text_field);
+  const Json* field = find_json_field(object, options.text_field);
   if (field == nullptr)
     return file_error("no field \"{}\"; name the text's field with --field{}", options.text_field, fields_of(object));
   if (!field->is_string())
@@ -116,10 +106,27 @@ class BlockEncoder {
   bool skips() const { return options_.skip_bad.any(); }
 
   void add(std::string_view text) {
-    EncodedDocument document{split_of(text, options_.splits), static_cast<int64_t>(text.size()),
-                             tokenizer_.encode(text)};
+    EncodedDocument document{.output = split_of(text, options_.splits),
+                             .text_bytes = static_cast<int64_t>(text.size()),
+                             .tokens = tokenizer_.encode(text),
+                             .trained = {}};
     document.tokens.push_back(tokenizer_.eod());
     result_.documents.push_back(std::move(document));
+  }
+  // Adds the conversation of a line. Returns why it cannot be read; "" if it was added.
+  std::string add_chat(std::string_view line) {
+    const auto object = parse_json_line(line);
+    if (!object) return object.error().message;
+    const auto chat = render_chat(object.value(), *options_.chat);
+    if (!chat) return chat.error().message;
+    std::string text;
+    for (const ChatPart& part : chat.value().parts) text += part.text;
+    ChatTokens encoded = encode_chat(chat.value(), tokenizer_);
+    result_.documents.push_back({.output = split_of(text, options_.splits),
+                                 .text_bytes = static_cast<int64_t>(text.size()),
+                                 .tokens = std::move(encoded.tokens),
+                                 .trained = std::move(encoded.trained)});
+    return "";
   }
   void add_bad(int64_t at, int64_t line, std::string why) {
     result_.bad.push_back({result_.documents.size(), at, line, result_.faults, std::move(why)});
@@ -143,13 +150,16 @@ class BlockEncoder {
       if (line.ends_with('\r')) line.remove_suffix(1);
       if (line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());  // of joined files
       if (line.empty()) continue;
-      const auto document = document_of_line(line, input_.format, options_);
-      std::string why = document ? "" : document.error().message;
-      if (skips() && document && input_.format == TextFormat::kLines) why = why_no_text(line, faults_of(line));
-      if (why.empty()) {
-        if (!document.value().empty()) add(document.value());
-        continue;
+      std::string why;
+      if (options_.chat) {
+        why = add_chat(line);
+      } else {
+        const auto document = document_of_line(line, input_.format, options_);
+        if (!document) why = document.error().message;
+        if (skips() && document && input_.format == TextFormat::kLines) why = why_no_text(line, faults_of(line));
+        if (why.empty() && !document.value().empty()) add(document.value());
       }
+      if (why.empty()) continue;
       add_to(result_.faults, faults_of(text.substr(counted, begin - counted)));
       add_bad(static_cast<int64_t>(begin), number, std::move(why));
       if (!skips()) return check_whole();

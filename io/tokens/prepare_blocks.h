@@ -53,6 +53,7 @@ struct EncodedDocument {
   size_t output = 0;  // index of the split
   int64_t text_bytes = 0;
   std::vector<int32_t> tokens;
+  std::vector<uint8_t> trained;  // of conversations: 0 or 1, of each token
 };
 
 // A document that violates its format.

@@ -299,21 +299,26 @@ Result<void> TokenFile::try_read(int64_t first, std::span<int32_t> out) const {
   return {};
 }
 
-Result<uint64_t> TokenFile::fingerprint() const {
+Result<void> add_pages(const InputFile& file, Xxh3& hash) {
   constexpr int64_t kPages = 32, kPageBytes = 4096;
-  Xxh3 hash;
-  const int64_t numbers[] = {static_cast<int64_t>(type_), num_tokens_, num_sequences_, num_documents_};
-  hash.update(numbers, sizeof numbers);
-  const int64_t bytes = bin_.bytes(), last = std::max<int64_t>(bytes - kPageBytes, 0);
+  const int64_t bytes = file.bytes(), last = std::max<int64_t>(bytes - kPageBytes, 0);
   std::vector<char> page(kPageBytes);
   int64_t end = 0;  // of what was read: pages of a small file are contiguous
   for (int64_t i = 0; i < kPages; ++i) {
     const int64_t first = std::max(end, last * i / (kPages - 1)), count = std::min(kPageBytes, bytes - first);
     if (count <= 0) break;
-    if (auto got = bin_.read(page.data(), count, first); !got) return got.error();
+    if (auto got = file.read(page.data(), count, first); !got) return got;
     hash.update(page.data(), static_cast<size_t>(count));
     end = first + count;
   }
+  return {};
+}
+
+Result<uint64_t> TokenFile::fingerprint() const {
+  Xxh3 hash;
+  const int64_t numbers[] = {static_cast<int64_t>(type_), num_tokens_, num_sequences_, num_documents_};
+  hash.update(numbers, sizeof numbers);
+  if (auto added = add_pages(bin_, hash); !added) return added.error();
   return hash.digest();
 }
 

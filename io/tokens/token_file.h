@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "io/base/file.h"
+#include "io/base/hash.h"
 
 namespace tri {
 
@@ -24,6 +25,9 @@ enum class TokenType : uint8_t { kU8 = 1, kI32 = 4, kU16 = 8 };
 
 constexpr int token_bytes(TokenType type) { return type == TokenType::kU8 ? 1 : type == TokenType::kU16 ? 2 : 4; }
 constexpr TokenType token_type_for(int vocab) { return vocab < 65500 ? TokenType::kU16 : TokenType::kI32; }
+
+// Adds 32 pages of 4 KiB of the file to `hash`, spread evenly, including the first and the last; all of a small file.
+Result<void> add_pages(const InputFile& file, Xxh3& hash);
 
 // One stream of tokens, read from its file. Opening reads only the header of the index and the ends of its arrays, 62
 // bytes for any number of documents: enough to detect files that do not belong together or are truncated. Samples of

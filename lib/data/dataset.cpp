@@ -4,14 +4,15 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "lib/data/packing.h"
+#include "io/base/random.h"
+#include "lib/data/target_mask.h"
 
 namespace tri {
 
 Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len, double validation_fraction,
                               uint64_t seed, int vocab, const DatasetOptions& options) {
   TRI_REQUIRE(!specs.empty() && seq_len >= 1, "{} sources, {} tokens a sample", specs.size(), seq_len);
-  const int files_of_source = options.packing == Packing::kBestFit ? 2 : 1;
+  const int files_of_source = options.packing == Packing::kBestFit ? 3 : 2;  // tokens, mask, index
   allow_open_files(files_of_source * static_cast<int64_t>(specs.size()));
   OrderFields fields{.seed = seed,
                      .validation_fraction = validation_fraction,
@@ -20,6 +21,7 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
                      .stages = options.stages,
                      .packing = options.packing};
   std::vector<TokenFile> files;
+  std::vector<std::optional<LossMask>> masks;
   std::vector<DocumentIndex> documents;
 
   constexpr size_t kMostShown = 100;
@@ -59,12 +61,27 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
     const auto fingerprint = file.fingerprint(), shuffle_key = file.shuffle_key();
     for (const auto& read : {fingerprint, shuffle_key})
       if (!read) note(options.field + ": " + read.error().message);
-    if (!fingerprint || !shuffle_key) continue;
+    auto mask = LossMask::open(file);
+    if (!mask) note(options.field + ": " + mask.error().message);
+    if (!fingerprint || !shuffle_key || !mask) continue;
+    uint64_t contents = fingerprint.value();
+    std::optional<int64_t> trained;
+    if (mask.value()) {
+      const auto of_mask = mask.value()->fingerprint();
+      if (!of_mask) {
+        note(options.field + ": " + of_mask.error().message);
+        continue;
+      }
+      contents = random_u64(contents, of_mask.value());
+      trained = mask.value()->num_trained();
+    }
     fields.sources.push_back({.path = spec.path,
                               .weight = spec.weight,
-                              .fingerprint = fingerprint.value(),
+                              .fingerprint = contents,
                               .shuffle_key = shuffle_key.value(),
-                              .tokens = file.num_tokens()});
+                              .tokens = file.num_tokens(),
+                              .trained = trained});
+    masks.push_back(std::move(mask).value());
     files.push_back(std::move(file));
     if (options.packing != Packing::kBestFit) continue;
     if (auto index = DocumentIndex::open(spec.path))
@@ -75,38 +92,47 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
   if (num_problems > kMostShown)
     problems.push_back(fmt::format("{} errors, of which the first {} are shown", num_problems, kMostShown));
   if (!problems.empty()) return Error{fmt::format("{}", fmt::join(problems, "\n")), ExitCode::kFile};
-  return Dataset(fields, std::move(files), std::move(documents), vocab);
+  return Dataset(fields, std::move(files), std::move(masks), std::move(documents), vocab);
 }
 
-// Reads the tokens of a sample of packing.h, then the one that follows them in the file: the last target.
-void Dataset::read_packed(const SampleOrder::Place& place, std::span<int32_t> out) const {
+std::vector<Extent> Dataset::extents_of(const SampleOrder::Place& place) const {
+  if (order_.packing() != Packing::kBestFit) return {{place.sample * seq_len(), seq_len()}};
   const auto source = static_cast<size_t>(place.source);
-  const TokenFile& file = (*files_)[source];
   const int64_t length = seq_len(), first = place.sample / kWindowSamples * kWindowSamples,
                 end = std::min(first + kWindowSamples, tri::num_samples(fields_.sources[source].tokens, seq_len()));
   const auto samples = pack_documents((*documents_)[source].bounds(first * length, end * length), length);
-  const std::vector<Extent>& extents = samples[static_cast<size_t>(place.sample - first)];
-  for (const Extent& extent : extents) {
-    const bool last = &extent == &extents.back();
-    const auto count = static_cast<size_t>(extent.count + last);
-    file.read(extent.first, out.first(count));
-    out = out.subspan(count);
-  }
+  return samples[static_cast<size_t>(place.sample - first)];
 }
 
 int64_t Dataset::sample(Split split, int64_t index, std::span<int32_t> out) const {
   TRI_REQUIRE(static_cast<int>(out.size()) == seq_len() + 1, "{} tokens for a sample of {}", out.size(), seq_len() + 1);
   const SampleOrder::Place place = order_.at(split, index);
-  const TokenFile& file = (*files_)[static_cast<size_t>(place.source)];
-  if (order_.packing() == Packing::kBestFit)
-    read_packed(place, out);
-  else
-    file.read(place.sample * seq_len(), out);
+  const auto source = static_cast<size_t>(place.source);
+  const TokenFile& file = (*files_)[source];
+  const std::vector<Extent> extents = extents_of(place);
+  // Calls read(first token, its place in the sample, tokens) for each extent.
+  const auto each_extent = [&](auto read) {
+    size_t at = 0;
+    for (const Extent& extent : extents) {
+      const auto count = static_cast<size_t>(extent.count + (&extent == &extents.back() ? 1 : 0));
+      read(extent.first, at, count);
+      at += count;
+    }
+  };
+  each_extent([&](int64_t first, size_t at, size_t count) { file.read(first, out.subspan(at, count)); });
   for (const int32_t token : out)
     if (token < 0 || token >= vocab_)
       throw Fatal(ExitCode::kFile, fmt::format("{}.bin: sample {} holds token {}, outside model.vocab {}",
                                                file.prefix(), place.sample, token, vocab_));
-  return static_cast<int64_t>(out.size()) * token_bytes(file.type());
+  const auto tokens = static_cast<int64_t>(out.size());
+  const std::optional<LossMask>& mask = (*masks_)[source];
+  if (!mask) return tokens * token_bytes(file.type());
+  std::vector<uint8_t> trained(out.size());
+  each_extent(
+      [&](int64_t first, size_t at, size_t count) { mask->read(first, std::span(trained).subspan(at, count)); });
+  for (size_t i = 1; i < out.size(); ++i)
+    if (trained[i] == 0) out[i] = masked(out[i]);
+  return tokens * (token_bytes(file.type()) + 1);
 }
 
 }  // namespace tri

@@ -3,17 +3,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "io/tokens/loss_mask.h"
 #include "io/tokens/token_file.h"
 #include "lib/data/order.h"
+#include "lib/data/packing.h"
 
 namespace tri {
 
 struct SourceSpec {
-  std::string path;  // prefix of .bin and .idx
+  std::string path;  // prefix of .bin, .idx, and .mask if some tokens are not trained as targets
   double weight = 1.0;
 };
 
@@ -30,7 +33,7 @@ struct DatasetOptions {
 // share the files, which close with the last copy.
 class Dataset {
  public:
-  // Opens and checks every source; the error lists the first 100 problems and, if there are more, their number. Checks
+  // Opens and checks every source, and its loss mask if there is one; the error lists the first 100 problems and, if there are more, their number. Checks
   // token ids against `vocab` in the first and last samples of each source, and at every read.
   static Result<Dataset> open(const std::vector<SourceSpec>& sources, int seq_len, double validation_fraction,
                               uint64_t seed, int vocab, const DatasetOptions& options = {});
@@ -40,24 +43,30 @@ class Dataset {
   int64_t num_samples(Split split) const { return order_.num_samples(split); }
   int seq_len() const { return order_.seq_len(); }
 
-  // Reads the tokens of sample `index` of the endless stream, (T + 1). Returns the bytes read for it. Throws Fatal
-  // (kFile) if storage fails or a token is not below `vocab`.
+  // Reads the tokens of sample `index` of the endless stream, (T + 1); those that the loss mask excludes as targets are
+  // masked (target_mask.h), except the first, which is none. Returns the bytes read for it. Throws Fatal (kFile) if
+  // storage fails or a token is not below `vocab`.
   int64_t sample(Split split, int64_t index, std::span<int32_t> out) const;
 
  private:
-  // `documents`: of each file, with best-fit packing.
-  Dataset(const OrderFields& fields, std::vector<TokenFile> files, std::vector<DocumentIndex> documents, int vocab)
+  // `masks`: of each file, if any has one. `documents`: of each file, with best-fit packing.
+  Dataset(const OrderFields& fields, std::vector<TokenFile> files, std::vector<std::optional<LossMask>> masks,
+          std::vector<DocumentIndex> documents, int vocab)
       : fields_(fields),
         order_(fields),
         files_(std::make_shared<const std::vector<TokenFile>>(std::move(files))),
+        masks_(std::make_shared<const std::vector<std::optional<LossMask>>>(std::move(masks))),
         documents_(std::make_shared<const std::vector<DocumentIndex>>(std::move(documents))),
         vocab_(vocab) {}
-  void read_packed(const SampleOrder::Place& place, std::span<int32_t> out) const;
+  // Returns the extents of a sample in its file. The token after the last of them is the sample's last one.
+  std::vector<Extent> extents_of(const SampleOrder::Place& place) const;
 
   OrderFields fields_;
   SampleOrder order_;
-  std::shared_ptr<const std::vector<TokenFile>> files_;          // of the sources
-  std::shared_ptr<const std::vector<DocumentIndex>> documents_;  // of the sources, with best-fit packing
+  // Of the sources.
+  std::shared_ptr<const std::vector<TokenFile>> files_;
+  std::shared_ptr<const std::vector<std::optional<LossMask>>> masks_;
+  std::shared_ptr<const std::vector<DocumentIndex>> documents_;  // with best-fit packing
   int vocab_;
 };
 
