@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,30 +15,43 @@
 #include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/base/progress.h"
+#include "io/tokens/loss_mask.h"
 #include "io/tokens/prepare.h"
 #include "io/tokens/token_file.h"
 #include "io/tokens/tokenizer.h"
 #include "lib/config/config.h"
+#include "lib/data/chat_template.h"
 #include "lib/observe/status/order_report.h"
 #include "lib/train/inputs.h"
 
 namespace tri {
 namespace {
 
+// Returns "12.5 % of the tokens are trained as targets".
+std::string trained_share(int64_t trained, int64_t tokens) {
+  return fmt::format("{:.1f} % of the tokens are trained as targets",
+                     100.0 * static_cast<double>(trained) / static_cast<double>(std::max<int64_t>(tokens, 1)));
+}
+
 void print_summary(const PrepareSummary& s, bool json) {
   if (s.resumed > 0) log_info("continued after {} of an interrupted run", counted(s.resumed, "document"));
   if (s.passed_over > 0) log_info("ignored {} without a known text extension", counted(s.passed_over, "file"));
   nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
-  for (const PrepareSummary::Output& output : s.outputs)
-    if (json)
+  for (const PrepareSummary::Output& output : s.outputs) {
+    if (json) {
       outputs.push_back({{"prefix", output.prefix},
                          {"documents", output.documents},
                          {"tokens", output.tokens},
                          {"text_bytes", output.text_bytes}});
-    else
-      print_out("{}: {}, {} of a vocabulary of {}, from {} of text\n", output.prefix,
-                counted(output.documents, "document"), counted(output.tokens, "token"), s.vocab,
-                counted(output.text_bytes, "byte"));
+      if (output.trained_tokens) outputs.back()["trained_tokens"] = *output.trained_tokens;
+      continue;
+    }
+    const std::string trained =
+        output.trained_tokens ? ", " + trained_share(*output.trained_tokens, output.tokens) : "";
+    print_out("{}: {}, {} of a vocabulary of {}, from {} of text{}\n", output.prefix,
+              counted(output.documents, "document"), counted(output.tokens, "token"), s.vocab,
+              counted(output.text_bytes, "byte"), trained);
+  }
   if (s.skipped > 0) log_warn("skipped {}", counted(s.skipped, "bad document"));
   if (!json) return;
   const nlohmann::ordered_json object = {{"outputs", outputs},
@@ -75,10 +89,18 @@ void add_prepare(Command& data, int& status) {
           "name (.txt, .text, .md: text; .jsonl, .ndjson, .json: jsonl)")
       ->check(choice_of({"auto", "text", "lines", "jsonl"}))
       ->capture_default_str();
+  auto* const field = command
+                          ->add_option("--field,--text-field", options->text_field,
+                                       "jsonl: the field that holds the text, or with --chat the messages; a.b in "
+                                       "nested objects")
+                          ->capture_default_str();
+  auto chat = std::make_shared<std::string>();
   command
-      ->add_option("--field,--text-field", options->text_field,
-                   "jsonl: the field that holds the text; a.b in nested objects")
-      ->capture_default_str();
+      ->add_option("--chat,--mask", *chat,
+                   "jsonl: each line is a conversation (messages with role and content, and similar forms). The YAML "
+                   "file TEMPLATE gives the text around the messages of each role, and the roles that are trained: "
+                   "also write PREFIX.mask")
+      ->type_name("TEMPLATE");
   command->add_option(
       "--split", *splits,
       "NAME:SHARE,...: write shares of the documents (train:0.99,val:0.01) to separate files, PREFIX_NAME; a "
@@ -94,7 +116,13 @@ void add_prepare(Command& data, int& status) {
   command->add_flag("--force", *force, "Overwrite existing output");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print one JSON object");
-  on_run(command, status, [options, format, force, splits, skip_bad, json]() -> Result<void> {
+  on_run(command, status, [options, format, force, splits, skip_bad, json, chat, field]() -> Result<void> {
+    if (!chat->empty()) {
+      auto read = read_chat_template(*chat);
+      if (!read) return read.error();
+      options->chat = std::move(read).value();
+      if (field->count() > 0) options->chat->field = options->text_field;
+    }
     if (!splits->empty()) {
       auto parsed = parse_splits(*splits);
       if (!parsed) return parsed.error();
@@ -151,6 +179,23 @@ std::string printable(const std::string& text) {
   return shown;
 }
 
+// Returns the text of the tokens, or without a tokenizer their ids; those that are trained in [[ ]] if `trained` says so
+// of each token.
+std::string shown_tokens(std::span<const int32_t> tokens, std::span<const uint8_t> trained,
+                         const Tokenizer* tokenizer) {
+  const auto text_of = [&](std::span<const int32_t> part) {
+    return tokenizer != nullptr ? printable(tokenizer->decode(part)) : fmt::format("{}", fmt::join(part, " "));
+  };
+  if (trained.empty()) return text_of(tokens);
+  std::string shown;
+  for (size_t begin = 0, end = 0; begin < tokens.size(); begin = end) {
+    while (end < tokens.size() && trained[end] == trained[begin]) ++end;
+    const std::string text = text_of(tokens.subspan(begin, end - begin));
+    shown += trained[begin] != 0 ? "[[" + text + "]]" : text;
+  }
+  return shown;
+}
+
 struct InspectOptions {
   std::string prefix, tokenizer;
   int samples = 3, length = 40;
@@ -174,6 +219,8 @@ Result<void> inspect(const InspectOptions& options) {
       log_warn("{}: prepared with the tokenizer {}; the given tokenizer, {}, would decode its tokens to different text",
                options.prefix, origin.value().tokenizer, options.tokenizer);
   }
+  const auto mask = LossMask::open(file);
+  if (!mask) return mask.error();
   int32_t largest = 0;
   std::vector<int32_t> block(1 << 16);
   for (int64_t at = 0; at < file.num_tokens(); at += static_cast<int64_t>(block.size())) {
@@ -187,6 +234,8 @@ Result<void> inspect(const InspectOptions& options) {
     print_out("{}: {}, {}, {} of {}; largest token {}\n", options.prefix, counted(file.num_documents(), "document"),
               counted(file.num_sequences(), "sequence"), counted(file.num_tokens(), "token"),
               counted(token_bytes(file.type()), "byte"), largest);
+  if (!options.json && mask.value())
+    print_out("{}, shown in [[ ]]\n", trained_share(mask.value()->num_trained(), file.num_tokens()));
   const int64_t shown = std::min<int64_t>(options.samples, file.num_documents());
   for (int64_t i = 0; i < shown; ++i) {
     const int64_t document = i * file.num_documents() / shown;  // spread over the file
@@ -194,21 +243,24 @@ Result<void> inspect(const InspectOptions& options) {
     const int64_t end = documents.value().document_start(document + 1);
     std::vector<int32_t> tokens(static_cast<size_t>(std::min<int64_t>(options.length, end - first)));
     file.read(first, tokens);
+    std::vector<uint8_t> trained(mask.value() ? tokens.size() : 0);
+    if (mask.value()) mask.value()->read(first, trained);
     if (options.json) {
       samples.push_back({{"document", document}, {"tokens", end - first}, {"ids", tokens}, {"text", nullptr}});
+      if (mask.value()) samples.back()["trained"] = trained;
       if (tokenizer) samples.back()["text"] = tokenizer->decode(tokens);
       continue;
     }
-    const std::string text =
-        tokenizer ? printable(tokenizer->decode(tokens)) : fmt::format("{}", fmt::join(tokens, " "));
+    const std::string text = shown_tokens(tokens, trained, tokenizer.get());
     print_out("document {}, {}: {}{}\n", document, counted(end - first, "token"), text,
               end - first > options.length ? " …" : "");
   }
   if (!options.json) return {};
-  const nlohmann::ordered_json object = {
+  nlohmann::ordered_json object = {
       {"prefix", options.prefix},    {"documents", file.num_documents()},       {"sequences", file.num_sequences()},
       {"tokens", file.num_tokens()}, {"token_bytes", token_bytes(file.type())}, {"largest_token", largest},
       {"samples", samples}};
+  if (mask.value()) object["trained_tokens"] = mask.value()->num_trained();
   // Tokens may end inside a character, which becomes U+FFFD.
   print_object(object);
   return {};
@@ -240,6 +292,10 @@ void add_verify(Command& data, int& status) {
     const auto documents = DocumentIndex::open(*prefix);
     if (!documents) return documents.error();
     if (auto checked = documents.value().check(); !checked) return checked;
+    const auto mask = LossMask::open(file.value());
+    if (!mask) return mask.error();
+    if (mask.value())
+      if (auto checked = mask.value()->check(); !checked) return checked;
     if (*vocab == 0) {
       const auto origin = prepared_with(*prefix);
       if (!origin) return origin.error();

@@ -36,12 +36,14 @@ Json memory(Config config, const Mesh& mesh) {
 Json data(const Config& config, const Tokenizer& tokenizer, const Dataset& dataset) {
   Json sources = Json::array();
   const std::vector<OrderedSource>& ordered = dataset.order_fields().sources;
-  for (size_t i = 0; i < ordered.size(); ++i)
+  for (size_t i = 0; i < ordered.size(); ++i) {
     sources.push_back({{"path", ordered[i].path},
                        {"weight", ordered[i].weight},
                        {"tokens", ordered[i].tokens},
                        {"train_samples", dataset.order().num_samples(Split::kTrain, static_cast<int>(i))},
                        {"validation_samples", dataset.order().num_samples(Split::kValidation, static_cast<int>(i))}});
+    if (ordered[i].trained) sources.back()["trained_tokens"] = *ordered[i].trained;
+  }
   Json object = {{"tokenizer", config.data.tokenizer}, {"vocab", tokenizer.vocab_size()}, {"sources", sources}};
   if (!config.data.stages.empty()) object["stages"] = Json::parse(order_json(config, dataset.order_fields()))["stages"];
   return object;

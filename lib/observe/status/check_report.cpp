@@ -255,9 +255,10 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
     const double share = dataset.order_fields().stages.empty()
                              ? sources[i].weight / weights
                              : static_cast<double>(order.consumed(number, samples_of_run(config))) / run_samples;
-    text += fmt::format("  {:<{}}  {:>14}  {:>13}  {:>12}  {:>5.1f} %  {:>10.3g}\n", sources[i].path, width,
+    text += fmt::format("  {:<{}}  {:>14}  {:>13}  {:>12}  {:>5.1f} %  {:>10.3g}{}\n", sources[i].path, width,
                         sources[i].tokens, samples, order.num_samples(Split::kValidation, static_cast<int>(i)),
-                        100 * share, run_samples * share / static_cast<double>(samples));
+                        100 * share, run_samples * share / static_cast<double>(samples),
+                        sources[i].trained ? fmt::format("  loss mask: trains {}", trained_share(sources[i])) : "");
   }
   text += fmt::format("  {} {} {} samples, {} tokens\n", counted(config.run.steps, "step"),
                       config.run.steps == 1 ? "takes" : "take", format_count(run_samples),
