@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
 
+#include "lib/data/target_mask.h"
 #include "tests/data/token_files.h"
 #include "tests/io/temporary_folder.h"
 
@@ -196,6 +198,52 @@ TEST(Dataset, a_token_outside_the_vocabulary_is_found_when_it_is_read) {
         for (int64_t i = 0; i < data.num_samples(Split::kTrain); ++i) data.sample(Split::kTrain, i, sample);
       },
       Fatal);
+}
+
+// The mask of a token is that of its place in the file, also in packed samples and mixtures.
+TEST(Dataset, a_loss_mask_marks_tokens_that_are_no_targets) {
+  const TemporaryFolder folder;
+  constexpr int kTokens = 5000, kPeriod = 3;
+  write_counting(folder / "a", kTokens);
+  write_counting(folder / "b", kTokens, 100'000);
+  const Dataset without =
+      value_or_throw(Dataset::open({{folder / "a", 1}, {folder / "b", 1}}, kSeqLen, 0.1, 1, 1 << 30));
+  write_mask(folder / "a", kTokens, kPeriod);
+  for (const Packing packing : {Packing::kStream, Packing::kBestFit}) {
+    const Dataset data = value_or_throw(
+        Dataset::open({{folder / "a", 1}, {folder / "b", 1}}, kSeqLen, 0.1, 1, 1 << 30, {.packing = packing}));
+    EXPECT_EQ(data.order_fields().sources[0].trained, kTokens - (kTokens + kPeriod - 1) / kPeriod);
+    EXPECT_FALSE(data.order_fields().sources[1].trained);
+    EXPECT_NE(data.order_fields().sources[0].fingerprint, without.order_fields().sources[0].fingerprint);
+    EXPECT_EQ(data.order_fields().sources[0].shuffle_key, without.order_fields().sources[0].shuffle_key);
+    EXPECT_EQ(data.order_fields().sources[1].fingerprint, without.order_fields().sources[1].fingerprint);
+    std::vector<int32_t> sample(kSeqLen + 1), plain(kSeqLen + 1);
+    int64_t excluded = 0;
+    for (const Split split : {Split::kTrain, Split::kValidation})
+      for (int64_t i = 0; i < 400; ++i) {
+        data.sample(split, i, sample);
+        EXPECT_GE(sample[0], 0) << "the first token is no target";
+        for (size_t t = 1; t < sample.size(); ++t) {
+          const int32_t token = token_of(sample[t]);
+          EXPECT_EQ(sample[t] < 0, token < kTokens && token % kPeriod == 0) << token;
+          excluded += sample[t] < 0;
+        }
+        if (packing == Packing::kBestFit) continue;
+        without.sample(split, i, plain);
+        std::ranges::transform(sample, sample.begin(), token_of);
+        EXPECT_EQ(sample, plain) << "the tokens and their order stay";
+      }
+    EXPECT_GT(excluded, 0);
+  }
+}
+
+TEST(Dataset, a_loss_mask_of_other_tokens_is_an_error) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1000);
+  write_mask(folder / "a", 999, 2);
+  const auto opened = Dataset::open({{folder / "a", 1}}, kSeqLen, 0.1, 1, 1 << 30);
+  ASSERT_FALSE(opened);
+  EXPECT_NE(opened.error().message.find("a.mask: holds 999 bytes for 999 tokens, but"), std::string::npos);
 }
 
 }  // namespace

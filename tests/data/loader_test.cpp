@@ -314,6 +314,27 @@ TEST(Loader, counts_the_targets_of_the_next_step_that_are_not_masked) {
   });
 }
 
+TEST(Loader, masked_tokens_are_inputs_and_no_targets) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset plain = open_one(folder / "a");
+  write_mask(folder / "a", 1001, 3);
+  const Dataset data = open_one(folder / "a");
+  on_threads(plans_of_node(2, 2, 0, 4, 2), [&](const LoaderPlan& plan, void* memory) {
+    Member member(data, plan, memory, Takes::kBoth);
+    for (int step = 0; step < 4; ++step) {
+      const int64_t count = member.loader->next_targets();
+      const StepTokens tokens = member.loader->next();
+      Batch expected = make_batch(plain, Split::kTrain, step, plan.shape);
+      EXPECT_EQ(copy_of(tokens.inputs), expected.inputs) << step;
+      for (int32_t& target : expected.targets)
+        if (target % 3 == 0) target = kNoTarget;
+      EXPECT_EQ(copy_of(tokens.targets), expected.targets) << step;
+      EXPECT_EQ(count, std::ranges::count_if(expected.targets, [](int32_t target) { return target != kNoTarget; }));
+    }
+  });
+}
+
 // Returns the samples of steps 0 to `steps` - 1, ordered by microbatch and then by dp rank.
 std::vector<int32_t> stream_of(const Dataset& data, int dp, int micro_batch, int64_t steps) {
   std::vector<int32_t> stream;

@@ -52,6 +52,18 @@ make_text() {
   run 0 "$trireme" data prepare --format text --tokenizer bytes --output text text.txt
 }
 
+# make_chat: creates the token files chat.bin, chat.idx and chat.mask of conversations, of which a small part is trained.
+make_chat() {
+  bottles | sed 's/\(.*\), and \(.*\)/{"prompt": "\1", "completion": "\2"}/' >chat.jsonl
+  cat >chat.yaml <<'YAML'
+separator: "|"
+roles:
+  user: {prefix: "<", suffix: ">"}
+  assistant: {prefix: "(", suffix: ")", train: true}
+YAML
+  run 0 "$trireme" data prepare --chat chat.yaml --tokenizer bytes --output chat chat.jsonl
+}
+
 # settings_of DIR SETTINGS...: sets $settings to the command-line options for tiny.yaml.
 settings_of() {
   settings=(--set "run.dir=$1")

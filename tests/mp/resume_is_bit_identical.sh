@@ -12,6 +12,7 @@ YAML
 make_text
 bottles | sed s/green/brown/ >other.txt
 run 0 "$trireme" data prepare --format text --tokenizer bytes --output other other.txt
+make_chat
 
 echo "N steps, a stop and N more steps give the same bits as 2 N steps"
 mesh=(parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1)
@@ -20,7 +21,7 @@ for kind in "parallel.zero=2 precision.compute=bf16 optimizer.ema=0.9" \
   "parallel.zero=2 optimizer.name=muon optimizer.adamw_lr=3e-3" \
   "parallel.zero=1 optimizer.name=lamb parallel.chunks=2 parallel.schedule=interleaved data.micro_batch=1 \
 data.batch_ramp=0:4,512:8 run.tokens=2560 lr.by=tokens lr.decay_steps=0 lr.warmup_tokens=600 data.packing=best_fit \
-data.sources=[] data.stages=[{\"until_tokens\":1000,\"sources\":[text]},{\"sources\":[other,text]}]"; do
+data.sources=[] data.stages=[{\"until_tokens\":1000,\"sources\":[text]},{\"sources\":[other,chat]}]"; do
   read -ra settings <<<"$kind"
   rm -rf whole parts
   train 0 whole 8 "${mesh[@]}" "${settings[@]}"
@@ -71,6 +72,29 @@ for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 d
   awk -v d="$(averages_differ_by whole other)" 'BEGIN {exit !(d + 0 <= 1e-4)}' ||
     fail "$layout: the averages differ by $(averages_differ_by whole other)"
 done
+
+echo "with loss masks the loss is the mean over the targets of all ranks on any layout, also after a resume"
+rm -rf whole start
+masked=('data.sources=[chat]' data.validation_fraction=0.1 run.eval_every=6 run.eval_batches=2 "$ramp")
+train 0 whole 8 "${mesh[@]}" "${masked[@]}"
+train 0 start 8 "${mesh[@]}" "${masked[@]}" run.steps=3
+validation() { sed -n 's/.*"step":\([0-9]*\).*"validation_loss":\([^,}]*\).*/\1 \2/p' "$1/metrics.jsonl" | tail -2; }
+for layout in "1 tp=1 pp=1 dp=1 zero=0" "8 tp=1 pp=2 dp=4 zero=2" "2 tp=2 pp=1 dp=1 zero=1"; do
+  read -r ranks tp pp dp zero <<<"$layout"
+  rm -rf other && cp -r start other
+  train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$zero" "${masked[@]}"
+  paste -d' ' <(curve whole) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
+    END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
+  paste -d' ' <(validation whole) <(validation other) | awk '{d = $2 - $4; if (d < 0) d = -d; if ($1 != $3 || d > 2e-5 * $2) bad = 1}
+    END {exit bad || NR != 2}' || fail "$layout: validation differs" "$(validation whole) $(validation other)"
+done
+mv chat.mask chat.mask.off
+train 3 whole 1 "${masked[@]}" run.steps=13
+has "chat.mask: missing, but chat.json says that the tokens have a loss mask"
+rm chat.json
+train 2 whole 8 "${mesh[@]}" "${masked[@]}" run.steps=13
+has "data.sources[0]: chat with"
+mv chat.mask.off chat.mask
 
 echo "muon continues on another layout, and another optimizer does not continue its run"
 muon=(optimizer.name=muon lr.peak=1e-3)
