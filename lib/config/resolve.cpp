@@ -84,7 +84,13 @@ class Resolver {
             c_.data.global_batch, largest);
       c_.data.global_batch = largest;
     }
-    if (c_.run.tokens > 0) c_.run.steps = last_step(c_, 0, 0);
+    if (c_.run.tokens > 0) {
+      const int64_t last = last_step(c_, 0, 0);
+      if (c_.run.steps != RunConfig{}.steps && c_.run.steps != last)
+        add("run.steps: {}, but run.tokens {} ends the run after step {}; remove one of the two, or set run.tokens to 0",
+            c_.run.steps, c_.run.tokens, last);
+      c_.run.steps = last;
+    }
     if (c_.lr.by == LrBy::kSteps && c_.lr.decay_steps == 0) c_.lr.decay_steps = c_.run.steps;
     if (c_.lr.by == LrBy::kTokens && c_.lr.decay_tokens == 0)
       c_.lr.decay_tokens = c_.run.tokens > 0 ? c_.run.tokens : tokens_of_run(c_);

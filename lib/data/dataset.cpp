@@ -20,9 +20,7 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
                      .sources = {},
                      .stages = options.stages,
                      .packing = options.packing};
-  std::vector<TokenFile> files;
-  std::vector<std::optional<LossMask>> masks;
-  std::vector<DocumentIndex> documents;
+  std::vector<SourceFiles> files;
 
   constexpr size_t kMostShown = 100;
   std::vector<std::string> problems;  // the first ones
@@ -81,34 +79,34 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
                               .shuffle_key = shuffle_key.value(),
                               .tokens = file.num_tokens(),
                               .trained = trained});
-    masks.push_back(std::move(mask).value());
-    files.push_back(std::move(file));
+    files.push_back({std::move(file), std::move(mask).value(), nullptr});
     if (options.packing != Packing::kBestFit) continue;
-    if (auto index = DocumentIndex::open(spec.path))
-      documents.push_back(std::move(index).value());
-    else
-      note(options.field + ": " + index.error().message);
+    auto documents = DocumentIndex::open(spec.path);
+    if (!documents) {
+      note(options.field + ": " + documents.error().message);
+      continue;
+    }
+    files.back().windows =
+        std::make_unique<PackedWindows>(std::move(documents).value(), files.back().tokens.num_tokens(), seq_len,
+                                        PackedWindows::kBytes / static_cast<int64_t>(specs.size()));
   }
   if (num_problems > kMostShown)
     problems.push_back(fmt::format("{} errors, of which the first {} are shown", num_problems, kMostShown));
   if (!problems.empty()) return Error{fmt::format("{}", fmt::join(problems, "\n")), ExitCode::kFile};
-  return Dataset(fields, std::move(files), std::move(masks), std::move(documents), vocab);
+  return Dataset(fields, std::move(files), vocab);
 }
 
 std::vector<Extent> Dataset::extents_of(const SampleOrder::Place& place) const {
-  if (order_.packing() != Packing::kBestFit) return {{place.sample * seq_len(), seq_len()}};
-  const auto source = static_cast<size_t>(place.source);
-  const int64_t length = seq_len(), first = place.sample / kWindowSamples * kWindowSamples,
-                end = std::min(first + kWindowSamples, tri::num_samples(fields_.sources[source].tokens, seq_len()));
-  const auto samples = pack_documents((*documents_)[source].bounds(first * length, end * length), length);
-  return samples[static_cast<size_t>(place.sample - first)];
+  PackedWindows* const windows = (*files_)[static_cast<size_t>(place.source)].windows.get();
+  if (windows != nullptr) return windows->sample(place.sample);
+  return {{place.sample * seq_len(), seq_len()}};
 }
 
 int64_t Dataset::sample(Split split, int64_t index, std::span<int32_t> out) const {
   TRI_REQUIRE(static_cast<int>(out.size()) == seq_len() + 1, "{} tokens for a sample of {}", out.size(), seq_len() + 1);
   const SampleOrder::Place place = order_.at(split, index);
-  const auto source = static_cast<size_t>(place.source);
-  const TokenFile& file = (*files_)[source];
+  const SourceFiles& source = (*files_)[static_cast<size_t>(place.source)];
+  const TokenFile& file = source.tokens;
   const std::vector<Extent> extents = extents_of(place);
   // Calls read(first token, its place in the sample, tokens) for each extent.
   const auto each_extent = [&](auto read) {
@@ -125,7 +123,7 @@ int64_t Dataset::sample(Split split, int64_t index, std::span<int32_t> out) cons
       throw Fatal(ExitCode::kFile, fmt::format("{}.bin: sample {} holds token {}, outside model.vocab {}",
                                                file.prefix(), place.sample, token, vocab_));
   const auto tokens = static_cast<int64_t>(out.size());
-  const std::optional<LossMask>& mask = (*masks_)[source];
+  const std::optional<LossMask>& mask = source.mask;
   if (!mask) return tokens * token_bytes(file.type());
   std::vector<uint8_t> trained(out.size());
   each_extent(

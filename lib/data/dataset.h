@@ -11,7 +11,7 @@
 #include "io/tokens/loss_mask.h"
 #include "io/tokens/token_file.h"
 #include "lib/data/order.h"
-#include "lib/data/packing.h"
+#include "lib/data/packed_windows.h"
 
 namespace tri {
 
@@ -49,24 +49,24 @@ class Dataset {
   int64_t sample(Split split, int64_t index, std::span<int32_t> out) const;
 
  private:
-  // `masks`: of each file, if any has one. `documents`: of each file, with best-fit packing.
-  Dataset(const OrderFields& fields, std::vector<TokenFile> files, std::vector<std::optional<LossMask>> masks,
-          std::vector<DocumentIndex> documents, int vocab)
+  // The open files of a source.
+  struct SourceFiles {
+    TokenFile tokens;
+    std::optional<LossMask> mask;
+    std::unique_ptr<PackedWindows> windows;  // with best-fit packing
+  };
+
+  Dataset(const OrderFields& fields, std::vector<SourceFiles> files, int vocab)
       : fields_(fields),
         order_(fields),
-        files_(std::make_shared<const std::vector<TokenFile>>(std::move(files))),
-        masks_(std::make_shared<const std::vector<std::optional<LossMask>>>(std::move(masks))),
-        documents_(std::make_shared<const std::vector<DocumentIndex>>(std::move(documents))),
+        files_(std::make_shared<const std::vector<SourceFiles>>(std::move(files))),
         vocab_(vocab) {}
   // Returns the extents of a sample in its file. The token after the last of them is the sample's last one.
   std::vector<Extent> extents_of(const SampleOrder::Place& place) const;
 
   OrderFields fields_;
   SampleOrder order_;
-  // Of the sources.
-  std::shared_ptr<const std::vector<TokenFile>> files_;
-  std::shared_ptr<const std::vector<std::optional<LossMask>>> masks_;
-  std::shared_ptr<const std::vector<DocumentIndex>> documents_;  // with best-fit packing
+  std::shared_ptr<const std::vector<SourceFiles>> files_;  // of the sources
   int vocab_;
 };
 

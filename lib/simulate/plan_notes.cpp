@@ -5,6 +5,7 @@
 
 #include "io/base/format.h"
 #include "lib/config/axis_fields.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/config/layouts.h"
 #include "lib/simulate/planner.h"
 
@@ -84,7 +85,7 @@ std::vector<int> nearby_ranks(const Config& config, const Cluster& cluster, int 
   std::set<int64_t> numbers;
   for (const int tp : LayoutSpace(config, cluster.node.ranks).tensor_degrees())
     for (const int pp : divisors_up_to(kMostRanks, config.model.layers))
-      for (const int dp : divisors_up_to(kMostRanks, config.data.global_batch)) {
+      for (const int dp : divisors_up_to(kMostRanks, batch_sizes(config).divisor())) {
         const int64_t number = int64_t{tp} * pp * dp * kept;
         if (number != ranks && number <= kMostRanks && std::abs(number - ranks) * 10 <= ranks) numbers.insert(number);
       }

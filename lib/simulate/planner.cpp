@@ -9,6 +9,7 @@
 
 #include "io/base/clock.h"
 #include "lib/config/axis_fields.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/config/layouts.h"
 #include "lib/engine/wanted_copies.h"
 #include "lib/model/parameter.h"
@@ -31,7 +32,8 @@ bool may_be_slower(const Candidate& a, const Candidate& b) {
 }
 
 // Returns "" or the problem with a pinned number.
-std::string problem_of(const PinnedLayout& pinned, const Workload& base, const Cluster& cluster, int ranks) {
+// `batch`: the number that dp must divide.
+std::string problem_of(const PinnedLayout& pinned, const Workload& base, const Cluster& cluster, int ranks, int batch) {
   const ModelConfig& m = base.model;
   const auto check = [](const char* field, const std::optional<int>& value, const char* what, int64_t number) {
     return value && number % *value != 0
@@ -46,7 +48,8 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
        {check("tp", pinned.tp, "model.seq_len", m.seq_len), check("tp", pinned.tp, "node.ranks", cluster.node.ranks),
         check("pp", pinned.pp, "model.layers", m.layers),
         check("chunks", pinned.chunks, "the layers of a stage,", m.layers / (m.layers % pp == 0 ? pp : 1)),
-        check("dp", pinned.dp, "data.global_batch", base.global_batch)})
+        check("dp", pinned.dp,
+              batch == base.global_batch ? "data.global_batch" : "the sizes of data.batch_ramp, multiples of", batch)})
     if (!problem.empty()) return problem;
   const int64_t together = int64_t{tp} * pp * dp * base.ranks_of_others(kOtherAxes);
   if (ranks % together != 0 || (pinned.tp && pinned.pp && pinned.dp && ranks != together))
@@ -91,7 +94,7 @@ class Search {
   // has a layout is a product of a few divisors.
   std::string remedy() const {
     const std::vector<int> stages = divisors_up_to(kMostRanks, base_.model.layers),
-                           replicas = divisors_up_to(kMostRanks, base_.global_batch);
+                           replicas = divisors_up_to(kMostRanks, batch_sizes(config_).divisor());
     int64_t below = 0, above = std::numeric_limits<int64_t>::max();
     for (const int tp : space_.tensor_degrees())
       for (const int pp : stages)
@@ -116,7 +119,9 @@ class Search {
 
   double least_bytes() const { return least_bytes_; }
   // Returns the problem with a pinned number, or "".
-  std::string problem() const { return problem_of(options_.pinned, base_, cluster_, options_.ranks); }
+  std::string problem() const {
+    return problem_of(options_.pinned, base_, cluster_, options_.ranks, batch_sizes(config_).divisor());
+  }
 
   // Times the layout with the least bound next, until the least bound is above the times of all kept layouts: then no
   // remaining layout can be among the best.
@@ -297,7 +302,7 @@ Result<Config> without_layout(Config parsed) {
   ParallelConfig& p = parsed.parallel;
   p.tp = p.pp = p.dp = p.chunks = 1;
   p.schedule = Schedule::k1F1B;
-  if (parsed.data.global_batch % parsed.data.micro_batch != 0) parsed.data.micro_batch = 1;
+  if (batch_sizes(parsed).divisor() % parsed.data.micro_batch != 0) parsed.data.micro_batch = 1;
   const auto ranks = static_cast<int>(ranks_along(kOtherAxes, p));
   return resolve_config(std::move(parsed), ranks);
 }

@@ -448,6 +448,8 @@ const Combination kBadCombinations[] = {
      "8"},
     {"data: {batch_ramp: \"0:4 1k:6\", global_batch: 4}", 1,
      "data.global_batch: 4, but the largest size of data.batch_ramp is 6; remove one of the two"},
+    {"run: {tokens: 1000, steps: 30}\nmodel: {seq_len: 10}\ndata: {global_batch: 4}", 1,
+     "run.steps: 30, but run.tokens 1000 ends the run after step 25; remove one of the two, or set run.tokens to 0"},
     {"data: {validation: [{name: a, path: x}, {name: a, path: y}]}", 1,
      "data.validation[1].name: a is the name of another file; give each its own"},
     {"data: {sources: [a], stages: [{sources: [b]}]}", 1,

@@ -171,6 +171,21 @@ TEST(Resolve, a_ramp_replaces_the_global_batch) {
   EXPECT_EQ(batch_sizes(config).phases()[1], (BatchSizes::Phase{41, 12}));
 }
 
+TEST(Resolve, rates_by_token_need_no_run_tokens) {
+  const Config config = resolve(
+      "run: {steps: 6}\nmodel: {seq_len: 10}\ndata: {batch_ramp: \"0:4 100:12\"}\nlr: {by: tokens, warmup_tokens: 50}",
+      1);
+  EXPECT_EQ(config.lr.decay_tokens, 10 * (3 * 4 + 3 * 12)) << "the tokens of six steps";
+  EXPECT_EQ(config.lr.decay_steps, 0);
+  EXPECT_EQ(
+      resolve("run: {steps: 7}\nmodel: {seq_len: 10}\ndata: {global_batch: 4}\nlr: {by: tokens}", 1).lr.decay_tokens,
+      7 * 4 * 10);
+}
+
+TEST(Resolve, run_tokens_and_the_step_that_they_give_do_not_conflict) {
+  EXPECT_EQ(resolve("run: {tokens: 1000, steps: 25}\nmodel: {seq_len: 10}\ndata: {global_batch: 4}", 1).run.steps, 25);
+}
+
 TEST(Resolve, swiglu_width_is_eight_thirds_up_to_a_multiple_of_64) {
   EXPECT_EQ(resolve("model: {activation: swiglu, hidden: 768}", 1).model.ffn_hidden, 2048);    // exactly 8/3
   EXPECT_EQ(resolve("model: {activation: swiglu, hidden: 4092}", 1).model.ffn_hidden, 10944);  // 10912, + 32
@@ -209,7 +224,7 @@ TEST(Resolve, derives_the_bias_of_queries_and_the_original_length_of_rope) {
 // A config in which no field but parallel.chunks and model.norm_position has its default value.
 Config all_changed() {
   return parse(R"(
-run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, tokens: 7, device: cuda, eval_every: 1, eval_batches: 2,
+run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, tokens: 1100, device: cuda, eval_every: 1, eval_batches: 2,
       gemm_search: false, deterministic: false, sample_every: 3, sample_tokens: 4, sample_prompt: "\x07 \"q\" – ~",
       sample_temperature: 0.1, sample_top_k: 5}
 model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, head_dim: 24, ffn_hidden: 96, vocab: 300, seq_len: 32,

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "io/base/random.h"
 #include "lib/data/dataset.h"
+#include "lib/data/packed_windows.h"
 #include "tests/data/token_files.h"
 #include "tests/io/temporary_folder.h"
 
@@ -86,6 +88,28 @@ TEST(Packing, a_dataset_reads_whole_documents) {
     }
   EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), samples * kSeqLen);
   EXPECT_LT(cuts, stream_cuts / 5);
+}
+
+TEST(Packing, windows_are_packed_once_while_they_fit_into_memory) {
+  constexpr int kSeqLen = 8;
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 3 * kWindowSamples * kSeqLen + 100);
+  const int64_t tokens = 3 * kWindowSamples * kSeqLen + 100, samples = num_samples(tokens, kSeqLen);
+  const DocumentIndex documents = value_or_throw(DocumentIndex::open(folder / "a"));
+  const auto windows = [&](int64_t bytes) {
+    return std::make_unique<PackedWindows>(value_or_throw(DocumentIndex::open(folder / "a")), tokens, kSeqLen, bytes);
+  };
+  const auto large = windows(1 << 20), small = windows(1);
+  for (const int64_t stride : {int64_t{1}, int64_t{kWindowSamples + 1}})  // in order, and from window to window
+    for (int64_t i = 0; i < samples; ++i) {
+      const int64_t sample = i * stride % samples, first = sample / kWindowSamples * kWindowSamples,
+                    end = std::min(first + kWindowSamples, samples);
+      const auto expected = pack_documents(documents.bounds(first * kSeqLen, end * kSeqLen), kSeqLen);
+      EXPECT_EQ(large->sample(sample), expected[static_cast<size_t>(sample - first)]);
+      EXPECT_EQ(small->sample(sample), expected[static_cast<size_t>(sample - first)]);
+    }
+  EXPECT_EQ(large->num_packed(), 4);
+  EXPECT_GT(small->num_packed(), samples) << "it keeps the last window alone";
 }
 
 }  // namespace

@@ -25,9 +25,9 @@ data.sources=[] data.stages=[{\"until_tokens\":1000,\"sources\":[text]},{\"sourc
   read -ra settings <<<"$kind"
   rm -rf whole parts
   train 0 whole 8 "${mesh[@]}" "${settings[@]}"
-  stop=run.steps=5
-  [[ $kind != *run.tokens* ]] || stop=run.tokens=768 # four steps of 4 samples, one of 8
-  train 0 parts 8 "${mesh[@]}" "${settings[@]}" "$stop"
+  stop=(run.steps=5)
+  [[ $kind != *run.tokens* ]] || stop+=(run.tokens=768) # four steps of 4 samples, one of 8
+  train 0 parts 8 "${mesh[@]}" "${settings[@]}" "${stop[@]}"
   train 0 parts 8 "${mesh[@]}" "${settings[@]}" checkpoint.every=3
   has "resumed from parts/checkpoints/step_00000005"
   cmp -s <(curve whole) <(curve parts) || fail "$kind: the curves differ" "$(diff <(curve whole) <(curve parts))"

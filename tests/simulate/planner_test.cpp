@@ -45,6 +45,23 @@ TEST(Planner, searches_the_precision_of_the_config_alone) {
   EXPECT_NE(refused.error().message.find("device.fp8_tflops is 0"), std::string::npos) << refused.error().message;
 }
 
+TEST(Planner, layouts_divide_every_size_of_a_ramp) {
+  const Config config = config_of({"data.batch_ramp=0:48 1M:96", "data.micro_batch=24",
+                                   fmt::format("data.global_batch={}", DataConfig{}.global_batch)});
+  EXPECT_EQ(config.data.global_batch, 96);
+  EXPECT_EQ(config.data.micro_batch, 24) << "it divides the sizes";
+  const PlanSearch search =
+      value_or_throw(search_layouts(config, cluster_of("h200"), {.ranks = 16, .keep = 100, .max_micro_batch = 4}));
+  for (const PlannedLayout& layout : search.best) {
+    EXPECT_EQ(layout.workload.global_batch, 96);
+    EXPECT_EQ(48 % (layout.workload.micro_batch * layout.workload.dp), 0);
+  }
+  const auto refused = search_layouts(config, cluster_of("h200"), {.ranks = 32, .pinned = {.dp = 32}});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("parallel.dp 32 does not divide"), std::string::npos)
+      << refused.error().message;
+}
+
 TEST(Planner, searches_the_requested_microbatches) {
   const auto all = search_layouts(config_with("compute"), cluster_of("h200"), {.ranks = 16, .keep = 200});
   std::set<int> sizes;

@@ -220,11 +220,16 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
                       counted(microbatches(config), "microbatch"), mesh.axis("dp").size,
                       counted(config.model.seq_len, "token"), format_count(step_tokens));
   text += ramp(config);
+  // Of the largest step of a ramp, and before it of the smallest.
+  const double smallest_tokens = static_cast<double>(batch_sizes(config).smallest()) * config.model.seq_len;
+  const std::string from =
+      smallest_tokens < step_tokens ? fmt::format("{} to ", format_count(flops * smallest_tokens)) : "";
   text += fmt::format(
-      "FLOPs: {} a token, {} a step, {} a rank and step (forward + backward, attention over the {}); {} a token if "
+      "FLOPs: {} a token, {}{} a step, {} a rank and step (forward + backward, attention over the {}); {} a token if "
       "attention counts only what the causal mask leaves\n",
-      format_count(flops), format_count(flops * step_tokens), format_count(flops * step_tokens / mesh.world_size()),
-      config.model.window > 0 ? "window's band" : "full square", format_count(causal));
+      format_count(flops), from, format_count(flops * step_tokens),
+      format_count(flops * step_tokens / mesh.world_size()), config.model.window > 0 ? "window's band" : "full square",
+      format_count(causal));
   text += data_parallel(config, plan.device.kind);
   text += checkpoints(config, ranks);
   text += topology(config, mesh) + layers(config, mesh, detail) + to_string(plan) + "\n";
