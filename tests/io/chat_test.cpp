@@ -124,7 +124,7 @@ std::string chat_lines(int first, int count) {
   return lines;
 }
 
-TEST(LossMask, prepare_writes_it_beside_the_tokens) {
+TEST(LossMask, prepare_writes_it_next_to_the_tokens) {
   const TemporaryFolder folder;
   write_all(folder / "a.jsonl",
             "{\"prompt\": \"U\", \"completion\": \"A\"}\n{\"prompt\": \"V\", \"completion\": \"BC\"}\n");

@@ -20,14 +20,17 @@ cat >tiny.yaml <<'YAML'
 run: {name: tiny, steps: 40, eval_batches: 1000, sample_tokens: 0}
 model: {layers: 4, hidden: 32, heads: 4, kv_heads: 2, vocab: 400, seq_len: 32, norm: rmsnorm, activation: swiglu,
         position: rope, bias: false}
-data: {sources: [text], tokenizer: bpe.model, global_batch: 8, micro_batch: 2, validation_fraction: 0.2}
+data: {sources: [text], tokenizer: bpe.model, global_batch: 8, micro_batch: 2, validation_fraction: 0.2,
+       validation: [{name: more, path: more}]}
 parallel: {tp: 2, pp: 2, chunks: 2, schedule: interleaved}
 lr: {peak: 1e-2}
 YAML
+run 0 "$trireme" data prepare --tokenizer bpe.model --output more --format text tiny.yaml
 run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml
 trained=$(sed -n 's/.*"validation_loss":\([^,}]*\).*/\1/p' runs/tiny/metrics.jsonl)
 state() { find runs/tiny -type f -exec md5sum {} + | sort -k 2; }
 before=$(state)
+named=$(sed -n 's/.*"validation":{"more":\([^,}]*\).*/\1/p' runs/tiny/metrics.jsonl)
 
 echo "eval gives the validation loss of the training on any layout"
 for layout in "4 parallel.pp=4" "2 parallel.tp=1 parallel.pp=2"; do # the next check has others
@@ -55,7 +58,8 @@ for layout in "1 data.global_batch=3 data.micro_batch=3" "1 data.global_batch=$(
   run 0 "$mpirun" -n "${words[0]}" "$trireme" eval runs/tiny --json "${settings[@]}"
   near "$(field loss)" "$trained" || fail "eval on $layout: loss $(field loss), training saw $trained"
 done
-run 0 "$trireme" data prepare --tokenizer bpe.model --output more --format text tiny.yaml
+run 0 "$trireme" eval runs/tiny --data more --json
+near "$(field loss)" "$named" || fail "a named validation of two stages: $named, eval gives $(field loss)"
 run 0 "$trireme" eval runs/tiny --data text --data more --json
 [[ $(field samples) -gt $samples ]] || fail "two files have $(field samples) samples, one has $samples"
 run 0 "$trireme" eval runs/tiny/checkpoints/step_00000040 --batches 2
