@@ -79,16 +79,17 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
                               .shuffle_key = shuffle_key.value(),
                               .tokens = file.num_tokens(),
                               .trained = trained});
-    files.push_back({std::move(file), std::move(mask).value(), nullptr});
+    files.push_back({std::move(file), std::move(mask).value(), nullptr, nullptr});
     if (options.packing != Packing::kBestFit) continue;
     auto documents = DocumentIndex::open(spec.path);
     if (!documents) {
       note(options.field + ": " + documents.error().message);
       continue;
     }
-    files.back().windows =
-        std::make_unique<PackedWindows>(std::move(documents).value(), files.back().tokens.num_tokens(), seq_len,
-                                        PackedWindows::kBytes / static_cast<int64_t>(specs.size()));
+    SourceFiles& source = files.back();
+    source.documents = std::make_shared<const DocumentIndex>(std::move(documents).value());
+    source.windows = std::make_unique<PackedWindows>(source.documents, source.tokens.num_tokens(), seq_len,
+                                                     PackedWindows::kBytes / static_cast<int64_t>(specs.size()));
   }
   if (num_problems > kMostShown)
     problems.push_back(fmt::format("{} errors, of which the first {} are shown", num_problems, kMostShown));
@@ -96,10 +97,13 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
   return Dataset(fields, std::move(files), vocab);
 }
 
-std::vector<Extent> Dataset::extents_of(const SampleOrder::Place& place) const {
+std::vector<Extent> Dataset::extents(const SampleOrder::Place& place) const {
+  const int64_t length = seq_len();
   PackedWindows* const windows = (*files_)[static_cast<size_t>(place.source)].windows.get();
-  if (windows != nullptr) return windows->sample(place.sample);
-  return {{place.sample * seq_len(), seq_len()}};
+  if (windows == nullptr) return {{place.sample * length, length + 1}};
+  std::vector<Extent> extents = windows->sample(place.sample);
+  ++extents.back().count;  // the last target
+  return extents;
 }
 
 int64_t Dataset::sample(Split split, int64_t index, std::span<int32_t> out) const {
@@ -107,30 +111,28 @@ int64_t Dataset::sample(Split split, int64_t index, std::span<int32_t> out) cons
   const SampleOrder::Place place = order_.at(split, index);
   const SourceFiles& source = (*files_)[static_cast<size_t>(place.source)];
   const TokenFile& file = source.tokens;
-  const std::vector<Extent> extents = extents_of(place);
-  // Calls read(first token, its place in the sample, tokens) for each extent.
-  const auto each_extent = [&](auto read) {
-    size_t at = 0;
+  const std::vector<Extent> extents = this->extents(place);
+  // Calls read(first token, part of `list`) for each extent.
+  const auto read_extents = [&](auto list, auto read) {
     for (const Extent& extent : extents) {
-      const auto count = static_cast<size_t>(extent.count + (&extent == &extents.back() ? 1 : 0));
-      read(extent.first, at, count);
-      at += count;
+      read(extent.first, list.first(static_cast<size_t>(extent.count)));
+      list = list.subspan(static_cast<size_t>(extent.count));
     }
   };
-  each_extent([&](int64_t first, size_t at, size_t count) { file.read(first, out.subspan(at, count)); });
+  read_extents(out, [&](int64_t first, std::span<int32_t> to) { file.read(first, to); });
   for (const int32_t token : out)
     if (token < 0 || token >= vocab_)
       throw Fatal(ExitCode::kFile, fmt::format("{}.bin: sample {} holds token {}, outside model.vocab {}",
                                                file.prefix(), place.sample, token, vocab_));
-  const auto tokens = static_cast<int64_t>(out.size());
-  const std::optional<LossMask>& mask = source.mask;
-  if (!mask) return tokens * token_bytes(file.type());
-  std::vector<uint8_t> trained(out.size());
-  each_extent(
-      [&](int64_t first, size_t at, size_t count) { mask->read(first, std::span(trained).subspan(at, count)); });
-  for (size_t i = 1; i < out.size(); ++i)
-    if (trained[i] == 0) out[i] = masked(out[i]);
-  return tokens * (token_bytes(file.type()) + 1);
+  int64_t bytes = static_cast<int64_t>(out.size()) * token_bytes(file.type());
+  if (source.mask) {
+    std::vector<uint8_t> trained(out.size());
+    read_extents(std::span(trained), [&](int64_t first, std::span<uint8_t> to) { source.mask->read(first, to); });
+    for (size_t t = 1; t < out.size(); ++t)
+      if (trained[t] == 0) out[t] = masked(out[t]);
+    bytes += static_cast<int64_t>(trained.size());
+  }
+  return bytes;
 }
 
 }  // namespace tri

@@ -53,7 +53,8 @@ class Dataset {
   struct SourceFiles {
     TokenFile tokens;
     std::optional<LossMask> mask;
-    std::unique_ptr<PackedWindows> windows;  // with best-fit packing
+    std::shared_ptr<const DocumentIndex> documents;  // with best-fit packing
+    std::unique_ptr<PackedWindows> windows;          // with best-fit packing
   };
 
   Dataset(const OrderFields& fields, std::vector<SourceFiles> files, int vocab)
@@ -61,8 +62,8 @@ class Dataset {
         order_(fields),
         files_(std::make_shared<const std::vector<SourceFiles>>(std::move(files))),
         vocab_(vocab) {}
-  // Returns the extents of a sample in its file. The token after the last of them is the sample's last one.
-  std::vector<Extent> extents_of(const SampleOrder::Place& place) const;
+  // Returns the tokens of a sample and the one that follows them, as extents of the file.
+  std::vector<Extent> extents(const SampleOrder::Place& place) const;
 
   OrderFields fields_;
   SampleOrder order_;

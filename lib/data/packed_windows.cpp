@@ -8,7 +8,7 @@
 
 namespace tri {
 
-PackedWindows::PackedWindows(DocumentIndex documents, int64_t tokens, int seq_len, int64_t bytes)
+PackedWindows::PackedWindows(std::shared_ptr<const DocumentIndex> documents, int64_t tokens, int seq_len, int64_t bytes)
     : documents_(std::move(documents)), samples_(num_samples(tokens, seq_len)), seq_len_(seq_len), most_bytes_(bytes) {
   TRI_REQUIRE(kWindowSamples * seq_len_ - 1 <= std::numeric_limits<uint32_t>::max(), "windows of samples of {} tokens",
               seq_len_);
@@ -21,7 +21,7 @@ int64_t PackedWindows::Window::bytes() const {
 
 PackedWindows::Window PackedWindows::pack(int64_t number) const {
   const int64_t first = number * kWindowSamples, end = std::min(first + kWindowSamples, samples_);
-  const auto samples = pack_documents(documents_.bounds(first * seq_len_, end * seq_len_), seq_len_);
+  const auto samples = pack_documents(documents_->bounds(first * seq_len_, end * seq_len_), seq_len_);
   Window window{.number = number, .parts = {}, .begins = {0}};
   for (const std::vector<Extent>& sample : samples) {
     for (const Extent& extent : sample)

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -21,7 +22,7 @@ class PackedWindows {
   static constexpr int64_t kBytes = int64_t{128} << 20;
 
   // `tokens`: of the file. Forgets the windows that were not used for the longest time when they take more than `bytes`.
-  PackedWindows(DocumentIndex documents, int64_t tokens, int seq_len, int64_t bytes = kBytes);
+  PackedWindows(std::shared_ptr<const DocumentIndex> documents, int64_t tokens, int seq_len, int64_t bytes = kBytes);
 
   // Returns the extents of sample `sample`: those that pack_documents gives for its window. Throws Fatal (kFile) if
   // storage fails.
@@ -44,7 +45,7 @@ class PackedWindows {
   Window pack(int64_t number) const;
   std::vector<Extent> extents(const Window& window, int64_t sample) const;
 
-  const DocumentIndex documents_;
+  const std::shared_ptr<const DocumentIndex> documents_;
   const int64_t samples_, seq_len_, most_bytes_;
   mutable Mutex mutex_;
   std::list<Window> windows_ TRI_GUARDED_BY(mutex_);  // the one used last first

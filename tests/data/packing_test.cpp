@@ -95,16 +95,16 @@ TEST(Packing, windows_are_packed_once_while_they_fit_into_memory) {
   const TemporaryFolder folder;
   write_counting(folder / "a", 3 * kWindowSamples * kSeqLen + 100);
   const int64_t tokens = 3 * kWindowSamples * kSeqLen + 100, samples = num_samples(tokens, kSeqLen);
-  const DocumentIndex documents = value_or_throw(DocumentIndex::open(folder / "a"));
+  const auto documents = std::make_shared<const DocumentIndex>(value_or_throw(DocumentIndex::open(folder / "a")));
   const auto windows = [&](int64_t bytes) {
-    return std::make_unique<PackedWindows>(value_or_throw(DocumentIndex::open(folder / "a")), tokens, kSeqLen, bytes);
+    return std::make_unique<PackedWindows>(documents, tokens, kSeqLen, bytes);
   };
   const auto large = windows(1 << 20), small = windows(1);
   for (const int64_t stride : {int64_t{1}, int64_t{kWindowSamples + 1}})  // in order, and from window to window
     for (int64_t i = 0; i < samples; ++i) {
       const int64_t sample = i * stride % samples, first = sample / kWindowSamples * kWindowSamples,
                     end = std::min(first + kWindowSamples, samples);
-      const auto expected = pack_documents(documents.bounds(first * kSeqLen, end * kSeqLen), kSeqLen);
+      const auto expected = pack_documents(documents->bounds(first * kSeqLen, end * kSeqLen), kSeqLen);
       EXPECT_EQ(large->sample(sample), expected[static_cast<size_t>(sample - first)]);
       EXPECT_EQ(small->sample(sample), expected[static_cast<size_t>(sample - first)]);
     }
