@@ -22,6 +22,16 @@ void check_attention(const char* op, const Args& a) {
   const int64_t rows = a.qkv[0], head_size = a.qkv[1] / qkv_heads;
   require_tensor(op, "out", a.out, a.qkv.dtype, {rows, num_heads * head_size});
   require_tensor(op, "lse", a.lse, Dtype::kF32, {rows / a.seq_len, num_heads, a.seq_len});
+  const int64_t batch = rows / a.seq_len, key_len = key_len_of(a);
+  if (!a.first_key.empty()) require_tensor(op, "first_key", a.first_key, Dtype::kI32, {batch, key_len});
+  if (a.kv.empty()) {
+    TRI_REQUIRE(a.key_len == 0 || a.key_len == a.seq_len, "{}: key_len {} without kv", op, a.key_len);
+    return;
+  }
+  require_tensor(op, "kv", a.kv, a.qkv.dtype, {batch * key_len, a.num_kv_heads * 2 * head_size});
+  for (const int start : a.chunk_start)
+    TRI_REQUIRE(a.seq_len % 2 == 0 && start >= 0 && start + a.seq_len / 2 <= key_len,
+                "{}: a chunk of {} / 2 queries at {} of {} positions", op, a.seq_len, start, key_len);
 }
 
 // For grouped rows with several groups cuDNN processes one sequence per execution (cuda/cudnn_attention.cpp), so the
@@ -56,6 +66,9 @@ void check(const AttentionBackward& a) {
   require_tensor("attention_backward", "dqkv", a.dqkv, a.qkv.dtype, {a.qkv[0], a.qkv[1]});
   require_tensor("attention_backward", "dout", a.dout, a.out.dtype, {a.out[0], a.out[1]});
   require_tensor("attention_backward", "delta", a.delta, Dtype::kF32, {a.lse[0], a.lse[1], a.lse[2]});
+  TRI_REQUIRE(a.dkv.empty() == a.kv.empty(), "attention_backward: dkv {} with kv {}", a.dkv.shape_text(),
+              a.kv.shape_text());
+  if (!a.kv.empty()) require_tensor("attention_backward", "dkv", a.dkv, a.kv.dtype, {a.kv[0], a.kv[1]});
   TRI_REQUIRE(a.dqkv.data != a.qkv.data, "attention_backward: dqkv may not be qkv, which later blocks still read");
 }
 
@@ -69,7 +82,8 @@ bool flash_attention_is_hoppers(const GpuProperties& gpu) {
 }
 
 bool cudnn_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
-  return gpu.has_cudnn && s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= 128 && !s.softcap;
+  return gpu.has_cudnn && s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= 128 && !s.softcap &&
+         !s.documents && s.key_len == 0;
 }
 
 Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const AttentionShape& s,
@@ -77,9 +91,11 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   const bool flash = flash_attention_takes(s, gpu), cudnn = cudnn_attention_takes(s, gpu);
   if (kernel == AttentionKernel::kCudnn) {
     if (cudnn) return AttentionPath::kCudnn;
-    return usage_error("model.attention: cudnn does not support {} with head size {}{}{}; set model.attention: auto",
-                       enum_name(s.dtype), s.head_size, s.softcap ? " and model.attention_softcap" : "",
-                       gpu.has_cudnn ? "" : ", and this trireme was built without cuDNN");
+    return usage_error(
+        "model.attention: cudnn does not support {} with head size {}{}{}{}{}; set model.attention: auto",
+        enum_name(s.dtype), s.head_size, s.softcap ? " and model.attention_softcap" : "",
+        s.documents ? " and data.document_mask" : "", s.key_len > 0 ? " and parallel.cp" : "",
+        gpu.has_cudnn ? "" : ", and this trireme was built without cuDNN");
   }
   // cuDNN's deterministic backward pass also processes the blocks outside the window.
   const bool all_blocks = pass == Pass::kBackward && s.window > 0 && 2 * s.window <= s.seq_len;
@@ -88,12 +104,13 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   if (flash) return AttentionPath::kFlash;
   // Shared memory holds a query's scores and, in the backward pass, their gradients: one float per token each.
   const int64_t most_forward = (gpu.max_shared_bytes - kScalarStaticBytes) / 4, most_backward = most_forward / 2;
-  if (s.seq_len > (pass == Pass::kForward ? most_forward : most_backward))
+  const int keys = s.key_len > 0 ? s.key_len : s.seq_len;
+  if (keys > (pass == Pass::kForward ? most_forward : most_backward))
     return usage_error(
         "model.seq_len: {} with {} and head size {} is left to the scalar attention kernels, which on this GPU take at "
         "most {} tokens in a backward pass and {} in a forward pass; use precision.compute: bf16 and a model.head_dim "
         "of 64, 96 or 128",
-        s.seq_len, enum_name(s.dtype), s.head_size, most_backward, most_forward);
+        keys, enum_name(s.dtype), s.head_size, most_backward, most_forward);
   if (s.head_size > kScalarMaxHeadSize)
     return usage_error(
         "model.head_dim: a head size of {} is beyond the {} that attention on a GPU takes; set a smaller one, or raise "

@@ -2,12 +2,16 @@
 // stored.
 //   out[t] = sum_{s in band(t)} softmax_s(scale · q_t·k_s) · v_s
 //   lse[b, h, t] = log sum_{s in band(t)} exp(scale · q_t·k_s)
-//   band(t) = (t - W, t] with W = window; [0, t] when the window is 0
+//   band(t) = (t - W, t] with W = window; [0, t] when the window is 0; from first_key[t] on if that is later
 // With a softcap c > 0 (Gemma-2), c · tanh(x / c) replaces each score x = scale · q_t·k_s. Its derivative with respect
 // to x is 1 - tanh²(x / c).
+// Queries of a part of each sample (context parallelism): query i of the T local ones has the position
+//   p(i) = chunk_start[0] + i if i < T/2, else chunk_start[1] + i - T/2
+// in the sample, its band is band(p(i)), and the keys and values of the whole sample are in kv.
 // Blocks outside the band are skipped in both passes.  Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
 #pragma once
 
+#include <array>
 #include <string>
 
 #include "kernels/core/gpu.h"
@@ -21,26 +25,39 @@ struct AttentionForward {
   Tensor out;  // (R, NHl · HS) T, heads in order
   Tensor lse;  // (B, NHl, T) f32
   Tensor qkv;  // (R, NKVl · (G + 2) · HS) T
+  // (B, Tk) i32: for each position of a sample, the first one that a query there attends to, the start of its document.
+  // Never decreases along a sample, and is at most the position. Absent: 0.
+  Tensor first_key;
+  // (B·Tk, NKVl · 2 · HS) T: the keys of all heads, then the values of all heads, of whole samples, if the queries are
+  // those of two chunks of each sample. Absent: those of qkv.
+  Tensor kv;
   QkvOrder order = QkvOrder::kGrouped;
-  int seq_len = 0;       // T; B = R / T
-  int num_kv_heads = 0;  // NKVl
-  int group = 0;         // G; NHl = NKVl · G
-  int window = 0;        // W; 0 = full causal
-  float scale = 0.0f;    // usually 1 / sqrt(HS)
-  float softcap = 0.0f;  // c; 0 = none
+  int seq_len = 0;                          // T, of the queries; B = R / T; even with kv
+  int key_len = 0;                          // Tk, with kv; 0: seq_len
+  std::array<int, 2> chunk_start = {0, 0};  // with kv: positions in the sample of the first and of the (T/2)-th query
+  int num_kv_heads = 0;                     // NKVl
+  int group = 0;                            // G; NHl = NKVl · G
+  int window = 0;                           // W; 0 = full causal
+  float scale = 0.0f;                       // usually 1 / sqrt(HS)
+  float softcap = 0.0f;                     // c; 0 = none
   AttentionKernel kernel = AttentionKernel::kAuto;
 };
 void check(const AttentionForward&);
 
 struct AttentionBackward {
-  Tensor dqkv;                          // (R, NKVl · (G + 2) · HS) T, overwritten; may not be qkv
+  Tensor dqkv;                          // (R, NKVl · (G + 2) · HS) T, overwritten, with kv its queries alone; not qkv
+  Tensor dkv;                           // (B·Tk, NKVl · 2 · HS) T, overwritten; with kv
   Tensor delta;                         // (B, NHl, T) f32, workspace: sum_c dout · out
   Tensor dout;                          // (R, NHl · HS) T
   Tensor out;                           // (R, NHl · HS) T
   Tensor lse;                           // (B, NHl, T) f32
   Tensor qkv;                           // (R, NKVl · (G + 2) · HS) T
+  Tensor first_key;                     // (B, Tk) i32, as in the forward pass, like the fields below
+  Tensor kv;                            // (B·Tk, NKVl · 2 · HS) T
   QkvOrder order = QkvOrder::kGrouped;  // of qkv and dqkv
   int seq_len = 0;
+  int key_len = 0;
+  std::array<int, 2> chunk_start = {0, 0};
   int num_kv_heads = 0;
   int group = 0;
   int window = 0;
@@ -58,6 +75,12 @@ QkvRow qkv_row_of(const Args& a) {
   return qkv_row(a.order, a.num_kv_heads, a.group, static_cast<int>(a.qkv[1] / heads));
 }
 
+// Returns Tk, the positions of each sample.
+template <class Args>
+int key_len_of(const Args& a) {
+  return a.kv.empty() || a.key_len == 0 ? a.seq_len : a.key_len;
+}
+
 // The part of a call that decides which of a GPU's kernels runs it.
 struct AttentionShape {
   Dtype dtype = Dtype::kF32;
@@ -69,11 +92,22 @@ struct AttentionShape {
   QkvOrder order = QkvOrder::kGrouped;
   int64_t batch = 1;
   bool softcap = false;
+  bool documents = false;  // with first_key
+  int key_len = 0;         // Tk, with kv; 0: without
 };
 template <class Args>
 AttentionShape attention_shape(const Args& a) {
-  return {a.qkv.dtype, a.seq_len, a.num_kv_heads,       a.group,      qkv_row_of(a).head_size,
-          a.window,    a.order,   a.qkv[0] / a.seq_len, a.softcap > 0};
+  return {.dtype = a.qkv.dtype,
+          .seq_len = a.seq_len,
+          .num_kv_heads = a.num_kv_heads,
+          .group = a.group,
+          .head_size = qkv_row_of(a).head_size,
+          .window = a.window,
+          .order = a.order,
+          .batch = a.qkv[0] / a.seq_len,
+          .softcap = a.softcap > 0,
+          .documents = !a.first_key.empty(),
+          .key_len = a.kv.empty() ? 0 : key_len_of(a)};
 }
 
 // kScalar: any dtype and head size, without tensor cores, far slower. kFlash: the project's FlashAttention kernels.
@@ -99,8 +133,8 @@ bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu
 // Returns whether the FlashAttention kernels on this GPU are those for Hopper (wgmma, TMA); otherwise they use
 // mma.sync.
 bool flash_attention_is_hoppers(const GpuProperties& gpu);
-// Returns true for bf16 without a softcap and with a head size that is a multiple of 8 up to 128, and any group and
-// window.
+// Returns true for bf16 without a softcap, first_key and kv, with a head size that is a multiple of 8 up to 128, and any
+// group and window.
 bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
 
 // The most shared memory of a block that the FlashAttention kernels need. If a GPU has less than Hopper's kernels need,

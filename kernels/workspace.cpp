@@ -41,8 +41,8 @@ int64_t flash_workspace_bytes(const WorkspaceDims& d) {
 }
 
 int64_t attention_workspace_bytes(const WorkspaceDims& d, const GpuProperties& gpu) {
-  const AttentionShape shape{d.dtype,  d.seq_len, d.num_kv_heads, d.group,  d.head_size,
-                             d.window, d.order,   d.batch,        d.softcap};
+  const AttentionShape shape{d.dtype, d.seq_len, d.num_kv_heads, d.group,     d.head_size, d.window,
+                             d.order, d.batch,   d.softcap,      d.documents, d.key_len};
   int64_t bytes = 0;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     const auto path = attention_path(d.attention, pass, shape, gpu);

@@ -44,6 +44,8 @@ struct WorkspaceDims {
   int64_t head_size = 0;                // HS
   int window = 0;                       // W; 0 = full causal
   bool softcap = false;
+  bool documents = false;  // data.document_mask
+  int key_len = 0;         // T of the whole sample, if the rank has only a part of it; 0: seq_len
 };
 
 }  // namespace tri

@@ -14,6 +14,7 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -31,28 +32,63 @@ constexpr int kBlockCols = 64;
 constexpr int kLanes = 16;  // independent partial results, so that the loops vectorise
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// The dimensions and offsets of the heads.
+// The dimensions and offsets of the heads. Queries are counted as the sample's local ones, [0, T).
 struct Heads {
-  int64_t batch, seq_len, kv_heads, group, head_size, window;
+  int64_t batch, seq_len, key_len, chunk, kv_heads, group, head_size, window;
+  std::array<int, 2> chunk_start;
+  const int32_t* document_starts;  // AttentionForward::first_key, or null
   QkvRow row;
+  bool separate_keys;
 
   template <class Args>
   explicit Heads(const Args& a)
       : batch(a.qkv[0] / a.seq_len),
         seq_len(a.seq_len),
+        key_len(key_len_of(a)),
+        chunk(a.kv.empty() ? a.seq_len : a.seq_len / 2),
         kv_heads(a.num_kv_heads),
         group(a.group),
         head_size(qkv_row_of(a).head_size),
         window(a.window),
-        row(qkv_row_of(a)) {}
+        chunk_start(a.kv.empty() ? std::array{0, 0} : a.chunk_start),
+        document_starts(a.first_key.empty() ? nullptr : a.first_key.template as<int32_t>()),
+        row(qkv_row_of(a)),
+        separate_keys(!a.kv.empty()) {}
 
   int64_t out_row() const { return kv_heads * group * head_size; }
   int64_t qkv_at(int64_t b, int64_t t, int head) const { return (b * seq_len + t) * row.width + head; }
   int64_t out_at(int64_t b, int64_t t, int64_t head) const { return (b * seq_len + t) * out_row() + head * head_size; }
   int64_t stat_at(int64_t b, int64_t head) const { return (b * kv_heads * group + head) * seq_len; }
 
-  int64_t rows_from(int64_t first) const { return std::min<int64_t>(kBlockRows, seq_len - first); }
-  int64_t first_key(int64_t t) const { return window == 0 ? 0 : std::max<int64_t>(0, t - window + 1); }
+  // Keys and values: rows of kv, or of qkv.
+  int64_t key_row() const { return separate_keys ? kv_heads * 2 * head_size : row.width; }
+  int64_t key_at(int64_t b, int n) const {
+    return b * key_len * key_row() + (separate_keys ? n * head_size : row.key(n));
+  }
+  int64_t value_at(int64_t b, int n) const {
+    return b * key_len * key_row() + (separate_keys ? (kv_heads + n) * head_size : row.value(n));
+  }
+  // Calls f with the first query of each block; a block does not cross chunks, so its positions are consecutive.
+  template <class F>
+  void for_each_query_block(F f) const {
+    for (int64_t begin = 0; begin < seq_len; begin += chunk)
+      for (int64_t first = begin; first < begin + chunk; first += kBlockRows) f(first);
+  }
+  int64_t rows_from(int64_t first) const { return std::min<int64_t>(kBlockRows, chunk - first % chunk); }
+  int64_t position(int64_t query) const {
+    return query < chunk ? chunk_start[0] + query : chunk_start[1] + query - chunk;
+  }
+  // Returns the first key that the query at `position` attends to; never decreases with the position.
+  int64_t first_key(int64_t b, int64_t position) const {
+    const int64_t in_window = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+    return document_starts == nullptr ? in_window
+                                      : std::max<int64_t>(in_window, document_starts[b * key_len + position]);
+  }
+};
+
+// A block of queries: `rows` of them, of sequence b, whose positions begin at `position`.
+struct QueryBlock {
+  int64_t b, position, rows;
 };
 
 // An fp32 matrix inside a larger one: row r starts at data + r · ld.
@@ -91,7 +127,7 @@ void sgemm(CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int64_t m, int64_t 
 struct Scratch {
   std::vector<float> q, k, v, dout;  // widened operands, unused for fp32
   std::vector<float> acc;            // (kBlockRows, HS): out or dq of the block
-  std::vector<float> dk, dv;         // (T, HS)
+  std::vector<float> dk, dv;         // (Tk, HS)
   std::vector<float> p = std::vector<float>(kBlockRows * kBlockCols);
   std::vector<float> dp = std::vector<float>(kBlockRows * kBlockCols);
   std::vector<float> slopes = std::vector<float>(kBlockRows * kBlockCols);  // of the softcap
@@ -102,12 +138,12 @@ Scratch& scratch_of_this_thread() {
   return scratch;
 }
 
-// Calls f(first key, number of keys) for the key blocks that overlap the band of queries [first, first + rows). Blocks
-// start at multiples of kBlockCols, so a window that reaches the start has the same blocks as no window.
+// Calls f(first key, number of keys) for the key blocks that overlap the band of the queries. Blocks start at multiples
+// of kBlockCols, so a window that reaches the start has the same blocks as no window.
 template <class F>
-void for_each_key_block(const Heads& heads, int64_t first, int64_t rows, F f) {
-  const int64_t end = first + rows;
-  const int64_t begin = heads.first_key(first) / kBlockCols * kBlockCols;
+void for_each_key_block(const Heads& heads, const QueryBlock& queries, F f) {
+  const int64_t end = queries.position + queries.rows;
+  const int64_t begin = heads.first_key(queries.b, queries.position) / kBlockCols * kBlockCols;
   for (int64_t key = begin; key < end; key += kBlockCols) f(key, std::min<int64_t>(kBlockCols, end - key));
 }
 
@@ -129,15 +165,16 @@ void cap_slopes(const float* scores, int64_t rows, float softcap, float* slopes)
 }
 
 // scores (rows, kBlockCols) = scale · q k^T, capped if softcap > 0; -inf outside the band and beyond `cols`.
-void block_scores(const Heads& heads, float scale, float softcap, Matrix q, Matrix k, int64_t first, int64_t rows,
+void block_scores(const Heads& heads, float scale, float softcap, Matrix q, Matrix k, const QueryBlock& queries,
                   int64_t key, int64_t cols, float* scores) {
+  const auto [b, first, rows] = queries;
   sgemm(CblasNoTrans, CblasTrans, rows, cols, heads.head_size, scale, q, k.from_row(key), 0.0f, scores, kBlockCols);
   if (softcap > 0) cap_scores(scores, rows, cols, softcap);
-  const bool inside = cols == kBlockCols && key + cols <= first + 1 && heads.first_key(first + rows - 1) <= key;
+  const bool inside = cols == kBlockCols && key + cols <= first + 1 && heads.first_key(b, first + rows - 1) <= key;
   if (inside) return;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t t = first + r;
-    const int64_t lo = std::clamp<int64_t>(heads.first_key(t) - key, 0, cols);
+    const int64_t lo = std::clamp<int64_t>(heads.first_key(b, t) - key, 0, cols);
     const int64_t hi = std::clamp<int64_t>(t + 1 - key, lo, cols);
     float* row = scores + r * kBlockCols;
     std::fill(row, row + lo, kMinusInfinity);
@@ -197,17 +234,19 @@ template <class T>
 void forward(const AttentionForward& a) {
   const Heads heads(a);
   Scratch& scratch = scratch_of_this_thread();
-  const int64_t seq_len = heads.seq_len, HS = heads.head_size, ld = heads.row.width;
+  const int64_t key_len = heads.key_len, HS = heads.head_size, ld = heads.row.width;
   const T* qkv = a.qkv.as<T>();
+  const T* keys = a.kv.empty() ? qkv : a.kv.as<T>();
 
   const auto query_block = [&](int64_t b, int n, int g, int64_t first, Matrix k, Matrix v) {
     const int64_t rows = heads.rows_from(first), head = n * heads.group + g;
+    const QueryBlock queries{b, heads.position(first), rows};
     const Matrix q = as_float(qkv + heads.qkv_at(b, first, heads.row.query(n, g)), ld, rows, HS, scratch.q);
     float* p = scratch.p.data();
     scratch.acc.assign(rows * HS, 0.0f);
     OnlineSoftmax softmax;
-    for_each_key_block(heads, first, rows, [&](int64_t key, int64_t cols) {
-      block_scores(heads, a.scale, a.softcap, q, k, first, rows, key, cols, p);
+    for_each_key_block(heads, queries, [&](int64_t key, int64_t cols) {
+      block_scores(heads, a.scale, a.softcap, q, k, queries, key, cols, p);
       for (int64_t r = 0; r < rows; ++r) softmax.absorb(r, p + r * kBlockCols, &scratch.acc[r * HS], HS);
       sgemm(CblasNoTrans, CblasNoTrans, rows, HS, cols, 1.0f, {p, kBlockCols}, v.from_row(key), 1.0f,
             scratch.acc.data(), HS);
@@ -223,11 +262,10 @@ void forward(const AttentionForward& a) {
 
   for (int64_t b = 0; b < heads.batch; ++b) {
     for (int n = 0; n < heads.kv_heads; ++n) {
-      const Matrix k = as_float(qkv + heads.qkv_at(b, 0, heads.row.key(n)), ld, seq_len, HS, scratch.k);
-      const Matrix v = as_float(qkv + heads.qkv_at(b, 0, heads.row.value(n)), ld, seq_len, HS, scratch.v);
-      for (int g = 0; g < heads.group; ++g) {
-        for (int64_t first = 0; first < seq_len; first += kBlockRows) query_block(b, n, g, first, k, v);
-      }
+      const Matrix k = as_float(keys + heads.key_at(b, n), heads.key_row(), key_len, HS, scratch.k);
+      const Matrix v = as_float(keys + heads.value_at(b, n), heads.key_row(), key_len, HS, scratch.v);
+      for (int g = 0; g < heads.group; ++g)
+        heads.for_each_query_block([&](int64_t first) { query_block(b, n, g, first, k, v); });
     }
   }
 }
@@ -253,12 +291,15 @@ template <class T>
 void backward(const AttentionBackward& a) {
   const Heads heads(a);
   Scratch& scratch = scratch_of_this_thread();
-  const int64_t seq_len = heads.seq_len, HS = heads.head_size, ld = heads.row.width;
+  const int64_t key_len = heads.key_len, HS = heads.head_size, ld = heads.row.width;
   const T* qkv = a.qkv.as<T>();
+  const T* keys = a.kv.empty() ? qkv : a.kv.as<T>();
   T* dqkv = a.dqkv.as<T>();
+  T* dkeys = a.kv.empty() ? dqkv : a.dkv.as<T>();
 
   const auto query_block = [&](int64_t b, int n, int g, int64_t first, Matrix k, Matrix v) {
     const int64_t rows = heads.rows_from(first), head = n * heads.group + g;
+    const QueryBlock queries{b, heads.position(first), rows};
     const T* dout_rows = a.dout.as<T>() + heads.out_at(b, first, head);
     const Matrix q = as_float(qkv + heads.qkv_at(b, first, heads.row.query(n, g)), ld, rows, HS, scratch.q);
     const Matrix dout = as_float(dout_rows, heads.out_row(), rows, HS, scratch.dout);
@@ -269,8 +310,8 @@ void backward(const AttentionBackward& a) {
     float* p = scratch.p.data();
     float* dp = scratch.dp.data();
     scratch.acc.assign(rows * HS, 0.0f);
-    for_each_key_block(heads, first, rows, [&](int64_t key, int64_t cols) {
-      block_scores(heads, a.scale, a.softcap, q, k, first, rows, key, cols, p);
+    for_each_key_block(heads, queries, [&](int64_t key, int64_t cols) {
+      block_scores(heads, a.scale, a.softcap, q, k, queries, key, cols, p);
       if (a.softcap > 0) cap_slopes(p, rows, a.softcap, scratch.slopes.data());
       for (int64_t r = 0; r < rows; ++r) exponentiate(p + r * kBlockCols, lse[r]);
       sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {p, kBlockCols}, dout, 1.0f, &scratch.dv[key * HS], HS);
@@ -287,15 +328,14 @@ void backward(const AttentionBackward& a) {
 
   for (int64_t b = 0; b < heads.batch; ++b) {
     for (int n = 0; n < heads.kv_heads; ++n) {
-      const Matrix k = as_float(qkv + heads.qkv_at(b, 0, heads.row.key(n)), ld, seq_len, HS, scratch.k);
-      const Matrix v = as_float(qkv + heads.qkv_at(b, 0, heads.row.value(n)), ld, seq_len, HS, scratch.v);
-      scratch.dk.assign(seq_len * HS, 0.0f);
-      scratch.dv.assign(seq_len * HS, 0.0f);
-      for (int g = 0; g < heads.group; ++g) {
-        for (int64_t first = 0; first < seq_len; first += kBlockRows) query_block(b, n, g, first, k, v);
-      }
-      store(scratch.dk, seq_len, HS, dqkv + heads.qkv_at(b, 0, heads.row.key(n)), ld);
-      store(scratch.dv, seq_len, HS, dqkv + heads.qkv_at(b, 0, heads.row.value(n)), ld);
+      const Matrix k = as_float(keys + heads.key_at(b, n), heads.key_row(), key_len, HS, scratch.k);
+      const Matrix v = as_float(keys + heads.value_at(b, n), heads.key_row(), key_len, HS, scratch.v);
+      scratch.dk.assign(key_len * HS, 0.0f);
+      scratch.dv.assign(key_len * HS, 0.0f);
+      for (int g = 0; g < heads.group; ++g)
+        heads.for_each_query_block([&](int64_t first) { query_block(b, n, g, first, k, v); });
+      store(scratch.dk, key_len, HS, dkeys + heads.key_at(b, n), heads.key_row());
+      store(scratch.dv, key_len, HS, dkeys + heads.value_at(b, n), heads.key_row());
     }
   }
 }
