@@ -271,6 +271,7 @@ TEST(Attention, chunks_of_queries_equal_whole_samples) {
     const Passes whole(s, Dtype::kF32, qkv, dout);
     const int64_t kv_width = int64_t{s.NKV} * s.HS;
     const QkvRow row = qkv_row(QkvOrder::kGrouped, s.NKV, s.G, s.HS);
+    const Values whole_dqkv = whole.dqkv.values();
     Values kv, expected_dkv;
     for (int64_t r = 0; r < s.rows(); ++r)
       for (const bool value : {false, true})
@@ -278,7 +279,7 @@ TEST(Attention, chunks_of_queries_equal_whole_samples) {
           for (int c = 0; c < s.HS; ++c) {
             const int64_t at = r * row.width + (value ? row.value(n) : row.key(n)) + c;
             kv.push_back(qkv[static_cast<size_t>(at)]);
-            expected_dkv.push_back(whole.dqkv.values()[static_cast<size_t>(at)]);
+            expected_dkv.push_back(whole_dqkv[static_cast<size_t>(at)]);
           }
     Values dkv(kv.size(), 0);
     for (const int rank : {0, 1}) {  // of two, each with the chunks `rank` and 3 - rank of four
@@ -314,7 +315,7 @@ TEST(Attention, chunks_of_queries_equal_whole_samples) {
       check(backward);
       cpu::attention_backward(backward);
       expect_close("out", run.out.values(), local(whole.out.values(), s.out_row()));
-      const Values dqkv = run.dqkv.values(), expected = local(whole.dqkv.values(), s.qkv_row());
+      const Values dqkv = run.dqkv.values(), expected = local(whole_dqkv, s.qkv_row());
       for (int64_t r = 0; r < of_rank.rows(); ++r)
         for (int n = 0; n < s.NKV; ++n) {
           const int64_t q = r * row.width + row.query(n, 0), width = int64_t{s.G} * s.HS;
