@@ -41,4 +41,19 @@ void check(const PositionBackward& p) {
   TRI_REQUIRE(p.first_row >= 0, "position_backward: first_row {}", p.first_row);
 }
 
+void check(const RowPositions& p) {
+  const Tensor& starts = p.document_starts;
+  TRI_REQUIRE(starts.dims == 2 && starts[0] > 0, "row_positions: document_starts {} is not (B, T)",
+              starts.shape_text());
+  require_tensor("row_positions", "document_starts", starts, Dtype::kI32, {starts[0], starts[1]});
+  require_tensor("row_positions", "out", p.out, Dtype::kI32, {p.out.numel()});
+  const int64_t seq_len = p.out[0] / starts[0];
+  TRI_REQUIRE(p.out[0] % starts[0] == 0 && seq_len <= starts[1], "row_positions: out {} of samples {}",
+              p.out.shape_text(), starts.shape_text());
+  if (seq_len == starts[1]) return;
+  for (const int start : p.chunk_start)
+    TRI_REQUIRE(seq_len % 2 == 0 && start >= 0 && start + seq_len / 2 <= starts[1],
+                "row_positions: a chunk of {} / 2 rows at {} of {} positions", seq_len, start, starts[1]);
+}
+
 }  // namespace tri

@@ -3,6 +3,8 @@
 // multiplies the rows (Gemma: the root of C).
 #pragma once
 
+#include <array>
+
 #include "kernels/core/tensor.h"
 
 namespace tri {
@@ -41,5 +43,15 @@ struct PositionBackward {
   int64_t first_row = 0;
 };
 void check(const PositionBackward&);
+
+// The positions of rows in their documents, for look-ups in a table of positions or of rotary angles:
+//   out[b, i] = p(i) - document_starts[b, p(i)]
+// p(i): i, or with T < Tk the position of row i of two chunks (kernels/attention.h).
+struct RowPositions {
+  Tensor out;                               // (B·T) i32
+  Tensor document_starts;                   // (B, Tk) i32: first_key of attention
+  std::array<int, 2> chunk_start = {0, 0};  // only if T < Tk
+};
+void check(const RowPositions&);
 
 }  // namespace tri

@@ -43,6 +43,7 @@
   ROW(embedding_backward, EmbeddingBackward)          \
   ROW(position_forward, PositionForward)              \
   ROW(position_backward, PositionBackward)            \
+  ROW(row_positions, RowPositions)                    \
   ROW(rope, Rope)                                     \
   ROW(qk_norm_rope_forward, QkNormRopeForward)        \
   ROW(qk_norm_rope_backward, QkNormRopeBackward)      \

@@ -73,4 +73,15 @@ void position_backward(const PositionBackward& p) {
   });
 }
 
+void row_positions(const RowPositions& p) {
+  const int64_t batch = p.document_starts[0], key_len = p.document_starts[1], seq_len = p.out[0] / batch;
+  const int64_t chunk = seq_len < key_len ? seq_len / 2 : seq_len;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t i = 0; i < seq_len; ++i) {
+      const int64_t position = seq_len == key_len ? i : p.chunk_start[static_cast<size_t>(i / chunk)] + i % chunk;
+      p.out.as<int32_t>()[b * seq_len + i] =
+          static_cast<int32_t>(position) - p.document_starts.as<int32_t>()[b * key_len + position];
+    }
+}
+
 }  // namespace tri::cpu

@@ -188,6 +188,16 @@ __global__ void position_gradient_kernel(float* dweight, const T* dout, int64_t 
   }
 }
 
+__global__ void row_positions_kernel(int32_t* out, const int32_t* starts, int64_t rows, int seq_len, int key_len,
+                                     int2 chunk_start) {
+  const int64_t r = thread_index();
+  if (r >= rows) return;
+  const int64_t b = r / seq_len;
+  int position = static_cast<int>(r - b * seq_len);
+  if (seq_len < key_len) position += position < seq_len / 2 ? chunk_start.x : chunk_start.y - seq_len / 2;
+  out[r] = position - starts[b * key_len + position];
+}
+
 }  // namespace
 
 void embedding_forward(const EmbeddingForward& e, CudaStream& stream) {
@@ -272,6 +282,15 @@ void position_backward(const PositionBackward& p, CudaStream& stream) {
     aligned<T>(p.dout[1], {p.dout, p.dweight}) ? launch(kPackOf<T>) : launch(kElement);
   });
   TRI_CUDA_LAUNCH("position_backward");
+}
+
+void row_positions(const RowPositions& p, CudaStream& stream) {
+  const int64_t rows = p.out[0];
+  if (rows == 0) return;
+  row_positions_kernel<<<blocks_for(rows), kThreads, 0, stream>>>(
+      pointer<int32_t>(p.out), pointer<int32_t>(p.document_starts), rows, static_cast<int>(rows / p.document_starts[0]),
+      static_cast<int>(p.document_starts[1]), make_int2(p.chunk_start[0], p.chunk_start[1]));
+  TRI_CUDA_LAUNCH("row_positions");
 }
 
 }  // namespace tri::cuda

@@ -192,6 +192,11 @@ class Cases {
         "position_backward", shape, size,
         [=](Stream& s) { position_backward({.dweight = dpositions, .dout = rows, .first_row = 0}, s); },
         8 * static_cast<double>(T * C));
+    const Tensor row_positions_out = take(Dtype::kI32, {R_}), starts = take(Dtype::kI32, {R_ / T, T});
+    memory_case(
+        "row_positions", shape, 0,
+        [=](Stream& s) { row_positions({.out = row_positions_out, .document_starts = starts}, s); },
+        8 * static_cast<double>(R_));
   }
 
   void attention() {

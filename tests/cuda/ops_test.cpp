@@ -241,6 +241,22 @@ TEST(CudaOps, embedding_and_position) {
       }
 }
 
+TEST(CudaOps, row_positions) {
+  TRI_NEEDS_GPU();
+  for (const auto& [batch, seq_len, key_len] :
+       {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 300, 300}, {2, 64, 256}}) {
+    Values values(static_cast<size_t>(batch * key_len));
+    for (int64_t i = 0; i < batch * key_len; ++i)
+      values[static_cast<size_t>(i)] = static_cast<double>(i % key_len / 7 * 7);
+    const Buffer out(Dtype::kI32, {batch * seq_len}), starts(Dtype::kI32, {batch, key_len}, values);
+    TRI_COMPARE(row_positions, fmt::format("B {} T {} of {}", batch, seq_len, key_len),
+                (Operands{{"out", out}, {"starts", starts}}), ([&](const Place& on) {
+                  return RowPositions{.out = on("out"), .document_starts = on("starts"), .chunk_start = {32, 192}};
+                }),
+                same_bits);
+  }
+}
+
 TEST(CudaOps, rope) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)

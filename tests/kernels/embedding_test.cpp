@@ -171,6 +171,22 @@ TEST(Position, backward_matches_finite_differences_of_float64) {
   });
 }
 
+// Whole samples, and the chunks of two ranks that have halves of each sample.
+TEST(Position, row_positions_count_from_the_document) {
+  const Buffer starts(Dtype::kI32, {2, 8}, {0, 0, 0, 3, 3, 5, 6, 6, 0, 1, 1, 1, 1, 1, 1, 1});
+  const Buffer whole(Dtype::kI32, {16});
+  check(RowPositions{.out = whole, .document_starts = starts});
+  cpu::row_positions({.out = whole, .document_starts = starts});
+  EXPECT_EQ(whole.values(), (Values{0, 1, 2, 0, 1, 0, 0, 1, 0, 0, 1, 2, 3, 4, 5, 6}));
+  for (const int rank : {0, 1}) {
+    const Buffer part(Dtype::kI32, {8});
+    const RowPositions args{.out = part, .document_starts = starts, .chunk_start = {2 * rank, 6 - 2 * rank}};
+    check(args);
+    cpu::row_positions(args);
+    EXPECT_EQ(part.values(), rank == 0 ? (Values{0, 1, 0, 1, 0, 0, 5, 6}) : (Values{2, 0, 1, 0, 1, 2, 3, 4}));
+  }
+}
+
 TEST(Embedding, check_refuses_what_does_not_fit) {
   const Buffer out(Dtype::kF32, {3, 4}), half(Dtype::kBF16, {3, 4}), weight(Dtype::kF32, {8, 4}),
       wide(Dtype::kF32, {8, 5});
@@ -184,6 +200,9 @@ TEST(Embedding, check_refuses_what_does_not_fit) {
   EXPECT_THROW(check(EmbeddingBackward{.dweight = half, .dout = out, .tokens = tokens}), Fatal);
   EXPECT_THROW(check(PositionForward{.inout = out, .weight = wide}), Fatal);
   EXPECT_THROW(check(PositionBackward{.dweight = weight, .dout = out, .first_row = -1}), Fatal);
+  const Buffer starts(Dtype::kI32, {1, 2});
+  EXPECT_THROW(check(RowPositions{.out = tokens, .document_starts = starts}), Fatal);
+  EXPECT_THROW(check(RowPositions{.out = few, .document_starts = few}), Fatal);
 }
 
 }  // namespace
