@@ -61,6 +61,8 @@ struct Config {
 
 // Returns the token files of a run: data.sources, or those of data.stages, each once, with weight 1.
 std::vector<Source> all_sources(const DataConfig& data);
+// Whether samples must say where their documents start.
+bool needs_documents(const DataConfig& data);
 
 // Fills the sizes of the model whose 0 means "derived", as far as the others allow: kv_heads, head_dim, ffn_hidden.
 // resolve_config calls it, and so do readers of configs that an older version resolved, which lack newer sizes.

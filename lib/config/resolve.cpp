@@ -298,6 +298,9 @@ class Resolver {
     for (size_t i = 0; i < data.validation.size(); ++i)
       if (!names.insert(data.validation[i].name).second)
         add("data.validation[{}].name: {} is the name of another file; give each its own", i, data.validation[i].name);
+    if (data.reset_positions == AutoFlag::kTrue && !data.document_mask)
+      add("data.reset_positions: true, but without data.document_mask a token attends to other documents, some of whose "
+          "positions would be later than its own; set data.document_mask: true or data.reset_positions: auto");
     if (data.stages.empty()) return;
     if (!data.sources.empty())
       add("data.sources: the sources of a run with data.stages are those of its stages; set data.sources to []");
@@ -429,6 +432,8 @@ std::vector<Source> all_sources(const DataConfig& data) {
       if (std::ranges::find(sources, path, &Source::path) == sources.end()) sources.push_back({path, 1.0});
   return sources;
 }
+
+bool needs_documents(const DataConfig& data) { return data.document_mask || !data.eod_loss; }
 
 void fill_derived(ModelConfig& m) {
   if (m.kv_heads == 0) m.kv_heads = m.heads;

@@ -12,7 +12,8 @@ namespace tri {
 Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len, double validation_fraction,
                               uint64_t seed, int vocab, const DatasetOptions& options) {
   TRI_REQUIRE(!specs.empty() && seq_len >= 1, "{} sources, {} tokens a sample", specs.size(), seq_len);
-  const int files_of_source = options.packing == Packing::kBestFit ? 3 : 2;  // tokens, mask, index
+  const bool needs_index = options.packing == Packing::kBestFit || options.documents;
+  const int files_of_source = needs_index ? 3 : 2;  // tokens, mask, index
   allow_open_files(files_of_source * static_cast<int64_t>(specs.size()));
   OrderFields fields{.seed = seed,
                      .validation_fraction = validation_fraction,
@@ -73,6 +74,12 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
       contents = random_u64(contents, of_mask.value());
       trained = mask.value()->num_trained();
     }
+    if (options.documents && file.num_documents() < 2)
+      note(
+          fmt::format("{}: {}: the file has {} document, so samples have no ends of documents; prepare it with a "
+                      "document per line (--format lines or jsonl), or set data.document_mask: false and "
+                      "data.eod_loss: true",
+                      options.field, spec.path, file.num_documents()));
     fields.sources.push_back({.path = spec.path,
                               .weight = spec.weight,
                               .fingerprint = contents,
@@ -80,7 +87,7 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
                               .tokens = file.num_tokens(),
                               .trained = trained});
     files.push_back({std::move(file), std::move(mask).value(), nullptr, nullptr});
-    if (options.packing != Packing::kBestFit) continue;
+    if (!needs_index) continue;
     auto documents = DocumentIndex::open(spec.path);
     if (!documents) {
       note(options.field + ": " + documents.error().message);
@@ -88,13 +95,14 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
     }
     SourceFiles& source = files.back();
     source.documents = std::make_shared<const DocumentIndex>(std::move(documents).value());
-    source.windows = std::make_unique<PackedWindows>(source.documents, source.tokens.num_tokens(), seq_len,
-                                                     PackedWindows::kBytes / static_cast<int64_t>(specs.size()));
+    if (options.packing == Packing::kBestFit)
+      source.windows = std::make_unique<PackedWindows>(source.documents, source.tokens.num_tokens(), seq_len,
+                                                       PackedWindows::kBytes / static_cast<int64_t>(specs.size()));
   }
   if (num_problems > kMostShown)
     problems.push_back(fmt::format("{} errors, of which the first {} are shown", num_problems, kMostShown));
   if (!problems.empty()) return Error{fmt::format("{}", fmt::join(problems, "\n")), ExitCode::kFile};
-  return Dataset(fields, std::move(files), vocab);
+  return Dataset(fields, std::move(files), vocab, options.eod_loss);
 }
 
 std::vector<Extent> Dataset::extents(const SampleOrder::Place& place) const {
@@ -106,7 +114,26 @@ std::vector<Extent> Dataset::extents(const SampleOrder::Place& place) const {
   return extents;
 }
 
-int64_t Dataset::sample(Split split, int64_t index, std::span<int32_t> out) const {
+std::vector<int32_t> Dataset::starts_of(const SampleOrder::Place& place, const std::vector<Extent>& extents) const {
+  const std::shared_ptr<const DocumentIndex>& index = (*files_)[static_cast<size_t>(place.source)].documents;
+  TRI_REQUIRE(index != nullptr, "a dataset without documents");
+  std::vector<int32_t> starts;
+  int64_t end = -1;  // of the extent before
+  for (const Extent& extent : extents) {
+    // An extent that continues the one before may continue its document.
+    const std::vector<int64_t> bounds =
+        index->bounds(extent.first - (extent.first == end ? 1 : 0), extent.first + extent.count);
+    end = bounds.back();
+    for (size_t d = 0; d + 1 < bounds.size(); ++d) {
+      const bool continues = bounds[d] < extent.first;
+      const int32_t start = continues ? starts.back() : static_cast<int32_t>(starts.size());
+      starts.insert(starts.end(), static_cast<size_t>(bounds[d + 1] - std::max(bounds[d], extent.first)), start);
+    }
+  }
+  return starts;
+}
+
+int64_t Dataset::sample(Split split, int64_t index, std::span<int32_t> out, std::span<int32_t> starts) const {
   TRI_REQUIRE(static_cast<int>(out.size()) == seq_len() + 1, "{} tokens for a sample of {}", out.size(), seq_len() + 1);
   const SampleOrder::Place place = order_.at(split, index);
   const SourceFiles& source = (*files_)[static_cast<size_t>(place.source)];
@@ -132,7 +159,22 @@ int64_t Dataset::sample(Split split, int64_t index, std::span<int32_t> out) cons
       if (trained[t] == 0) out[t] = masked(out[t]);
     bytes += static_cast<int64_t>(trained.size());
   }
+  if (!starts.empty() || !eod_loss_) {
+    TRI_REQUIRE(starts.empty() || static_cast<int>(starts.size()) == seq_len(), "{} starts of documents",
+                starts.size());
+    const std::vector<int32_t> all = starts_of(place, extents);
+    std::copy_n(all.begin(), starts.size(), starts.begin());
+    for (size_t t = 1; t < out.size() && !eod_loss_; ++t)
+      if (all[t] == static_cast<int32_t>(t)) out[t] = masked(out[t]);
+  }
   return bytes;
+}
+
+std::vector<int32_t> Dataset::document_starts(Split split, int64_t index) const {
+  const SampleOrder::Place place = order_.at(split, index);
+  std::vector<int32_t> starts = starts_of(place, extents(place));
+  starts.pop_back();
+  return starts;
 }
 
 }  // namespace tri

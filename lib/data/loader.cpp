@@ -80,7 +80,7 @@ flight::LoaderStatus* loader_status_of(const LoaderPlan& plan) {
 BatchRing::Shape LoaderPlan::ring() const {
   return {.slots = prefetch,
           .consumers = members,
-          .slot_tokens = static_cast<int64_t>(dp_ranks.size()) * shape.samples() * (seq_len + 1)};
+          .slot_tokens = static_cast<int64_t>(dp_ranks.size()) * shape.samples() * sample_elements()};
 }
 
 // The state of member 0's reading thread. The thread shares its ownership: a read that storage does not answer may
@@ -88,7 +88,7 @@ BatchRing::Shape LoaderPlan::ring() const {
 class Loader::Reader {
  public:
   Reader(const Dataset* dataset, const LoaderPlan& plan, const BatchRing& ring)
-      : plan_(plan), ring_(ring), cursor_(plan_), sample_(static_cast<size_t>(plan.seq_len) + 1) {
+      : plan_(plan), ring_(ring), cursor_(plan_), sample_(static_cast<size_t>(plan.sample_elements())) {
     for (const LoaderPart& part : plan_.parts) datasets_.push_back(*part.dataset);
     if (plan_.parts.empty()) datasets_.push_back(*dataset);
   }
@@ -159,10 +159,14 @@ class Loader::Reader {
       for (int n = 0; n < cursor_.shape().samples(); ++n, at += sample_.size()) {
         if (closing_) return false;
         const int64_t index = cursor_.sample_index(dp_rank, n);
-        if (num_samples > 0 && index >= num_samples)
-          std::ranges::fill(sample_, masked(0));  // a token that every model has
-        else
-          bytes += dataset.sample(split, index, sample_);
+        const auto tokens = std::span(sample_).first(static_cast<size_t>(plan_.seq_len) + 1),
+                   starts = std::span(sample_).subspan(tokens.size());
+        if (num_samples > 0 && index >= num_samples) {
+          std::ranges::fill(tokens, masked(0));  // a token that every model has
+          std::ranges::fill(starts, 0);
+        } else {
+          bytes += dataset.sample(split, index, tokens, starts);
+        }
         const MutexLock lock(mutex_);
         if (is_abandoned_) return false;
         std::ranges::copy(sample_, ring_.slot(batch).subspan(at).begin());
@@ -199,8 +203,9 @@ Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array
               "the reading member of {} needs a dataset of {} tokens a sample", plan_.members, plan_.seq_len);
   const auto tokens = static_cast<size_t>(plan_.shape.samples()) * static_cast<size_t>(plan_.seq_len);
   for (const StepTokens& buffer : buffers_)
-    for (const std::span<int32_t> place : {buffer.inputs, buffer.targets})
+    for (const std::span<int32_t> place : {buffer.inputs, buffer.targets, buffer.document_starts})
       TRI_REQUIRE(place.empty() || place.size() == tokens, "a buffer of {} tokens for {}", place.size(), tokens);
+  TRI_REQUIRE(plan_.documents == Documents::kRead || buffers_[0].document_starts.empty(), "a ring without documents");
   if (plan_.member == 0) {
     reader_ = std::make_shared<Reader>(dataset, plan_, ring_);
     reading_ = std::thread([reader = reader_] { reader->read_all(); });
@@ -246,15 +251,22 @@ void Loader::take(int64_t batch, const BatchShape& shape) {
   };
   const StepTokens& buffer = buffers_[static_cast<size_t>(batch % 2)];
   StepTokens& out = filled_parts_[static_cast<size_t>(batch % 2)];
-  out = {.inputs = part(buffer.inputs), .targets = part(buffer.targets)};
+  out = {.inputs = part(buffer.inputs),
+         .targets = part(buffer.targets),
+         .document_starts = part(buffer.document_starts),
+         .pairs = {}};
   const auto place = std::find(plan_.dp_ranks.begin(), plan_.dp_ranks.end(), plan_.shape.dp_rank);
   const int32_t* tokens =
-      std::as_const(ring_).slot(batch).data() + (place - plan_.dp_ranks.begin()) * samples * (length + 1);
-  for (int64_t n = 0; n < samples; ++n, tokens += length + 1) {
+      std::as_const(ring_).slot(batch).data() + (place - plan_.dp_ranks.begin()) * samples * plan_.sample_elements();
+  for (int64_t n = 0; n < samples; ++n, tokens += plan_.sample_elements()) {
     if (!out.inputs.empty()) std::transform(tokens, tokens + length, out.inputs.data() + n * length, token_of);
     if (!out.targets.empty())
       std::transform(tokens + 1, tokens + 1 + length, out.targets.data() + n * length, target_of);
+    if (!out.document_starts.empty()) std::copy_n(tokens + length + 1, length, out.document_starts.data() + n * length);
   }
+  if (!out.document_starts.empty())
+    for (const int window : plan_.windows)
+      out.pairs.push_back(attention_pairs(out.document_starts, plan_.seq_len, window));
   const int64_t bytes = plan_.member == 0 ? ring_.bytes_read(batch) : 0;
   const int64_t targets = std::ranges::count_if(out.targets, [](int32_t target) { return target != kNoTarget; });
   ring_.taken(plan_.member, batch);

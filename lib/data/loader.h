@@ -17,6 +17,7 @@
 #include "lib/config/batch_sizes.h"
 #include "lib/data/batch_ring.h"
 #include "lib/data/dataset.h"
+#include "lib/data/documents.h"
 
 namespace tri {
 
@@ -32,6 +33,9 @@ struct BatchShape {
 // Host memory for a step's tokens, (M, B, T) each, with M of that step; empty if they are not needed.
 struct StepTokens {
   std::span<int32_t> inputs, targets;  // padding samples: token 0, kNoTarget
+  // With data.document_mask: the position in its sample at which each token's document starts.
+  std::span<int32_t> document_starts = {};
+  std::vector<AttentionPairs> pairs = {};  // [LoaderPlan::windows] of this rank's samples
 };
 
 // Batches of one split, the first `batches` of its samples.
@@ -41,6 +45,9 @@ struct LoaderPart {
   int64_t batches = 0;
   int64_t num_samples = 0;  // samples from this number on have no target
 };
+
+// Whether a ring also holds where documents start (data.document_mask).
+enum class Documents { kIgnored, kRead };
 
 // What the ranks that share a ring agree on, and this rank's part in it.
 struct LoaderPlan {
@@ -54,18 +61,23 @@ struct LoaderPlan {
   // step s begins at sample s · shape.global_batch.
   std::optional<BatchSizes> sizes;
   int64_t first_sample = 0;
-  int64_t period = 0;                  // after so many steps the samples repeat from step 0; 0: never
-  int64_t num_samples = 0;             // global samples from this number on have no target; 0: all have one
+  int64_t period = 0;       // after so many steps the samples repeat from step 0; 0: never
+  int64_t num_samples = 0;  // global samples from this number on have no target; 0: all have one
+  Documents documents = Documents::kIgnored;
+  std::vector<int> windows = {};       // of attention, for which pairs are counted; needs documents
   std::vector<LoaderPart> parts;       // their batches replace those above: one part after the other, repeating
   int prefetch = 1;                    // steps in the ring
   FlightRecorder* recorder = nullptr;  // of this rank; null: none
 
   BatchRing::Shape ring() const;
+  // Elements of a slot for each sample.
+  int64_t sample_elements() const { return (documents == Documents::kRead ? 2 : 1) * int64_t{seq_len} + 1; }
 };
 
 // One rank's side of a ring of batches. Member 0 has a thread that reads every sample of a step once, (dp ranks, M, B,
-// T + 1), with masks (target_mask.h). Each member has a thread that copies its rank's tokens into the unused one of two buffers. So a step finds
-// its tokens ready for the device while the next ones are being loaded.
+// T + 1), with masks (target_mask.h), and with Documents::kRead the T starts of its documents after each sample. Each
+// member has a thread that copies its rank's tokens into the unused one of two buffers. So a step finds its tokens
+// ready for the device while the next ones are being loaded.
 class Loader {
  public:
   // `memory`: BatchRing::bytes(plan.ring()), zero before any member begins; it and the buffers outlive the loader.

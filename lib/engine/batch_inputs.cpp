@@ -7,7 +7,8 @@ namespace tri {
 BatchInputs::BatchInputs(const RankTensors& tensors, Axis pp, Stream& compute)
     : tensors_(tensors), has_losses_(pp.last()), compute_(compute) {}
 
-void BatchInputs::load(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
+void BatchInputs::load(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                       std::span<const int32_t> document_starts) {
   const auto load = [&](const Tensor& device_tokens, std::span<const int32_t> tokens) {
     if (device_tokens.empty()) return;
     TRI_REQUIRE(static_cast<int64_t>(tokens.size()) <= device_tokens.numel(), "{} tokens do not fit into a step of {}",
@@ -16,6 +17,11 @@ void BatchInputs::load(std::span<const int32_t> inputs, std::span<const int32_t>
   };
   load(tensors_.stage.inputs, inputs);
   load(tensors_.stage.targets, targets);
+  const Tensor starts = tensors_.stage.document_starts;
+  if (document_starts.empty() && !starts.empty())
+    compute_.zero(starts);
+  else
+    load(starts, document_starts);
 }
 
 void BatchInputs::zero_losses() {

@@ -1,6 +1,6 @@
 // The tokens of a batch on this rank's device, and the mean loss of a pass over them. A training step and an evaluation
 // batch use it in the same way:
-//   load(inputs, targets), zero_losses(), a run of a plan, sum_losses(); then the ranks sum RankTensors::loss.
+//   load(tokens), zero_losses(), a run of a plan, sum_losses(); then the ranks sum RankTensors::loss.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,10 @@ class BatchInputs {
   BatchInputs(const RankTensors& tensors, Axis pp, Stream& compute);
 
   // Copies the tokens of a batch, at most (M, B, T) of this dp rank, to the device. They must stay valid until the
-  // stream has copied them. Tokens that this rank's stage does not read are ignored and may be empty.
-  void load(std::span<const int32_t> inputs, std::span<const int32_t> targets);
+  // stream has copied them. Tokens that this rank's stage does not read are ignored and may be empty. Without
+  // `document_starts` (as StepTokens) each sample is one document.
+  void load(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+            std::span<const int32_t> document_starts = {});
 
   // Sets the losses of the microbatches to zero, before a run of a plan.
   void zero_losses();

@@ -99,6 +99,7 @@ Engine::~Engine() {
 void Engine::fill_tables() {
   Stream& compute = runtime_.compute();
   fill_angles(tensors_.stage.work.attention, config().model, compute);
+  if (const Tensor starts = tensors_.stage.document_starts; !starts.empty()) compute.zero(starts);
   fill_loss_weights();
 }
 

@@ -28,11 +28,13 @@ Evaluator::Evaluator(Engine& engine)
       batch_plan_(evaluation_plan(engine.config(), engine.mesh().axis("pp"), microbatches(engine.config()))),
       single_plan_(evaluation_plan(engine.config(), engine.mesh().axis("pp"), 1)),
       h_inputs_(engine.device(), static_cast<size_t>(engine.stage().inputs().numel())),
-      h_targets_(engine.device(), static_cast<size_t>(engine.stage().targets().numel())) {}
+      h_targets_(engine.device(), static_cast<size_t>(engine.stage().targets().numel())),
+      h_starts_(engine.device(), static_cast<size_t>(engine.stage().document_starts().numel())) {}
 
 Evaluator::~Evaluator() { engine_.runtime().synchronize(); }
 
-void Evaluator::load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
+void Evaluator::load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                            std::span<const int32_t> document_starts) {
   const auto copy = [](Tensor device_tokens, HostBuffer<int32_t>& host, std::span<const int32_t> tokens) {
     if (device_tokens.empty()) return std::span<const int32_t>();
     TRI_REQUIRE(tokens.size() <= host.size(), "{} tokens for a step of {}", tokens.size(), host.size());
@@ -40,11 +42,13 @@ void Evaluator::load_copies(std::span<const int32_t> inputs, std::span<const int
     return std::span<const int32_t>(host.data(), tokens.size());
   };
   const Stage& stage = engine_.stage();
-  engine_.batch().load(copy(stage.inputs(), h_inputs_, inputs), copy(stage.targets(), h_targets_, targets));
+  engine_.batch().load(copy(stage.inputs(), h_inputs_, inputs), copy(stage.targets(), h_targets_, targets),
+                       copy(stage.document_starts(), h_starts_, document_starts));
 }
 
-double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
-  load_copies(inputs, targets);
+double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                           std::span<const int32_t> document_starts) {
+  load_copies(inputs, targets, document_starts);
   return loss_of_batch();
 }
 
@@ -80,7 +84,7 @@ Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<S
   double sum = 0;
   for (int64_t i = 0; i < size.batches; ++i) {
     const StepTokens tokens = next();
-    engine_.batch().load(tokens.inputs, tokens.targets);
+    engine_.batch().load(tokens.inputs, tokens.targets, tokens.document_starts);
     sum += loss_of_batch();  // waits for the copies, so the tokens may be released
     if (counts)
       for (const int32_t token : tokens.targets) {

@@ -49,7 +49,9 @@ class Evaluator {
   ~Evaluator();
 
   // Returns the mean loss over one full batch, tokens (M, B, T) of this dp rank, none of whose targets is masked.
-  double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets);
+  // `document_starts` as in BatchInputs::load.
+  double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                  std::span<const int32_t> document_starts = {});
   // Returns the mean loss over the targets, other than kNoTarget, of size.samples samples; needs at least one batch.
   // Throws Fatal (kFile) on all ranks if there are none. Each call of `next`
   // returns the next batch's tokens, (M, B, T) of this dp rank, valid until the following call; only what its stage
@@ -65,13 +67,14 @@ class Evaluator {
 
  private:
   double loss_of_batch();  // of the loaded tokens: the sum, divided by the tokens of a batch
-  void load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets);  // the tokens may be released at
-                                                                                        // once
+  // The tokens may be released at once.
+  void load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                   std::span<const int32_t> document_starts = {});
   int32_t broadcast_token(int32_t token, int root);  // returns the token of world rank `root` on all ranks
 
   Engine& engine_;
   const Plan batch_plan_, single_plan_;
-  HostBuffer<int32_t> h_inputs_, h_targets_;  // for load_copies()
+  HostBuffer<int32_t> h_inputs_, h_targets_, h_starts_;  // for load_copies()
 };
 
 }  // namespace tri

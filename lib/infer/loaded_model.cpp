@@ -32,6 +32,8 @@ Result<void> use_cache(Config& config, int64_t longest, int ranks) {
     return usage_error("precision.gemm: fp8: text is generated and scored without FP8 GEMMs; remove the override");
   config.model.seq_len = static_cast<int>(std::min<int64_t>(config.model.seq_len, round_up(longest, p.tp)));
   if (config.model.window > config.model.seq_len) fit_window(config.model);
+  config.data.document_mask = false;  // a text is one document
+  config.data.reset_positions = AutoFlag::kAuto;
   config.data.micro_batch = 1;
   config.data.global_batch = std::max(1, static_cast<int>(ranks / ranks_along(AxisSet::outside(kSampleAxes), p)));
   p.recompute = Recompute::kFull;

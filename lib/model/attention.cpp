@@ -6,6 +6,7 @@
 #include "kernels/core/qkv_row.h"
 #include "kernels/ops.h"
 #include "lib/model/branch.h"
+#include "lib/model/layer_spec.h"
 
 namespace tri {
 
@@ -68,9 +69,7 @@ double AttentionSpec::keys_per_query(AttentionWork work) const {
   return keys - keys * (keys - 1) / (2.0 * seq_len);  // the first W - 1 queries have fewer than W keys
 }
 
-double AttentionSpec::core_flops_per_token(AttentionWork work) const {
-  return 12.0 * static_cast<double>(width()) * keys_per_query(work);
-}
+double AttentionSpec::core_flops_per_token(AttentionWork work) const { return flops_per_pair() * keys_per_query(work); }
 
 double AttentionSpec::rope_elements(Pass pass, bool in_place) const {
   const auto all = static_cast<double>(qkv_width()), values = static_cast<double>(kv_width());
@@ -115,7 +114,8 @@ AttentionShape kernel_shape(const AttentionSpec& attention, int tp, Dtype dtype,
           .window = attention.window,
           .order = a.order,
           .batch = micro_batch,
-          .softcap = attention.softcap > 0};
+          .softcap = attention.softcap > 0,
+          .documents = attention.documents};
 }
 
 void allocate_tensors(const AttentionSpec& attention, const BranchMemory& m, LayerTensors& tensors) {
@@ -139,6 +139,12 @@ void allocate_workspace(const AttentionSpec& attention, const BranchMemory& m, L
   w.delta = m.take(Dtype::kF32, {d.B, a.NHl, d.T});
   if (attention.rope) w.rope.global = m.take(Dtype::kF32, {d.T, a.HS / 2, 2});
   if (m.config.model.rope_theta_local > 0) w.rope.local = m.take(Dtype::kF32, {d.T, a.HS / 2, 2});
+  if (resets_positions(m.config)) {
+    w.positions = m.take(Dtype::kI32, {d.R});
+    for (const auto& [rows, table] :
+         {std::pair{&w.document_rope.global, w.rope.global}, std::pair{&w.document_rope.local, w.rope.local}})
+      if (!table.empty()) *rows = m.take(Dtype::kF32, {d.R, a.HS / 2, 2});
+  }
   if (attention.qk_norm == QkNorm::kFull) w.qk_sums = m.take(Dtype::kF32, {d.R, 2});
   if (!any_fp8_layer(m.config)) return;
   const Dtype gradient = m.config.precision.fp8_gradients;
@@ -165,16 +171,16 @@ void fill_angles(const AttentionWorkspace& work, const ModelConfig& model, Strea
   fill(work.rope.local, local_rope_angles(model));
 }
 
-void look_up_angles(const AttentionWorkspace& work, const RopeTables& tables, Stream& compute) {
+void look_up_angles(const RopeTables& rows, const RopeTables& tables, Tensor positions, Stream& compute) {
   const auto look_up = [&](Tensor angles, Tensor table) {
     if (angles.empty()) return;
     embedding_forward({.out = angles.view({angles[0], 2 * angles[1]}),
-                       .tokens = work.positions,
+                       .tokens = positions,
                        .weight = table.view({table[0], 2 * table[1]})},
                       compute);
   };
-  look_up(work.rope.global, tables.global);
-  look_up(work.rope.local, tables.local);
+  look_up(rows.global, tables.global);
+  look_up(rows.local, tables.local);
 }
 
 namespace {
@@ -269,6 +275,11 @@ class AttentionLayer final : public BranchLayer {
                       .softcap = static_cast<float>(spec_.softcap)},
                      ctx.compute);
   }
+  // Returns the table of rotary angles: a row for each position of a sample, or for each row of the microbatch.
+  Tensor angles(const LayerContext& ctx) const {
+    const AttentionWorkspace& w = ctx.work.attention;
+    return (ctx.document_starts.empty() || w.positions.empty() ? w.rope : w.document_rope).of(spec_);
+  }
   float scale() const {
     return spec_.scale > 0 ? static_cast<float>(spec_.scale) : 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
   }
@@ -277,6 +288,7 @@ class AttentionLayer final : public BranchLayer {
   template <class Args>
   Args with_shape(const LayerContext& ctx, Args args) const {
     const AttentionShare share = share_of(spec_, ctx.dims.tp);
+    args.first_key = ctx.document_starts;
     args.order = share.order;
     args.seq_len = ctx.dims.T;
     args.num_kv_heads = share.NKVl;
@@ -300,7 +312,7 @@ class AttentionLayer final : public BranchLayer {
                             .inp = inp,
                             .query_weight = ctx.use(*query_norm_),
                             .key_weight = ctx.use(*key_norm_),
-                            .table = ctx.work.attention.rope.of(spec_),
+                            .table = angles(ctx),
                             .num_kv_heads = share.NKVl,
                             .group = share.G,
                             .out_order = share.order},
@@ -309,7 +321,7 @@ class AttentionLayer final : public BranchLayer {
       rope({.pass = Pass::kForward,
             .out = out,
             .inp = inp,
-            .table = ctx.work.attention.rope.of(spec_),
+            .table = angles(ctx),
             .num_kv_heads = share.NKVl,
             .group = share.G,
             .out_order = share.order,
@@ -332,7 +344,7 @@ class AttentionLayer final : public BranchLayer {
                              .inp = t.projected,
                              .query_weight = ctx.use(*query_norm_),
                              .key_weight = ctx.use(*key_norm_),
-                             .table = ctx.work.attention.rope.of(spec_),
+                             .table = angles(ctx),
                              .num_kv_heads = share.NKVl,
                              .group = share.G,
                              .dout_order = share.order},
@@ -343,7 +355,7 @@ class AttentionLayer final : public BranchLayer {
       rope({.pass = Pass::kBackward,
             .out = dinp,
             .inp = dout,
-            .table = ctx.work.attention.rope.of(spec_),
+            .table = angles(ctx),
             .num_kv_heads = share.NKVl,
             .group = share.G,
             .out_order = QkvOrder::kGrouped,
@@ -365,7 +377,7 @@ class AttentionLayer final : public BranchLayer {
                           .inp = inp,
                           .query_weight = ctx.use(*query_norm_),
                           .key_weight = ctx.use(*key_norm_),
-                          .table = ctx.work.attention.rope.of(spec_),
+                          .table = angles(ctx),
                           .num_kv_heads = share.NKVl,
                           .group = share.G,
                           .out_order = share.order},
@@ -373,7 +385,7 @@ class AttentionLayer final : public BranchLayer {
   }
   void full_norm_backward(const LayerContext& ctx, Tensor dinp, Tensor dout, const AttentionTensors& t,
                           const AttentionShare& share) const {
-    const Tensor products = ctx.work.attention.qk_sums, table = ctx.work.attention.rope.of(spec_);
+    const Tensor products = ctx.work.attention.qk_sums, table = angles(ctx);
     const Tensor query_weight = ctx.use(*query_norm_), key_weight = ctx.use(*key_norm_);
     qk_norm_products({.sums = products,
                       .dout = dout,

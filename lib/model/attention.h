@@ -25,6 +25,7 @@ struct AttentionSpec {
   bool local_rope = false;                 // with the angles of model.rope_theta_local
   double scale = 0;                        // of scores; 0: 1 / sqrt(head_dim)
   double softcap = 0;                      // of scores; 0: none
+  bool documents = false;                  // data.document_mask
   bool bias = false, output_bias = false;  // of qkv, of proj
 
   int64_t width() const { return int64_t{heads} * head_dim; }        // of the queries, and of the rows that proj reads
@@ -36,6 +37,7 @@ struct AttentionSpec {
   double keys_per_query(AttentionWork work) const;  // the mean over a sequence
   // Returns the FLOPs of the products with keys and values, forward and backward.
   double core_flops_per_token(AttentionWork work) const;
+  double flops_per_pair() const { return 12.0 * static_cast<double>(width()); }  // the same of a query and a key
   // Elements saved per token with every recompute except `full`: in the compute type (qkv and proj's rows), and in fp32
   // (lse).
   double kept_elements() const {
@@ -104,7 +106,9 @@ struct AttentionWorkspace {
   Tensor delta;       // (B, NHl, T) f32
   RopeTables rope;    // (T, HS/2, 2) f32; in passes over cached sequences (R, HS/2, 2), the angles of each row
   Tensor qk_sums;     // (R, 2) f32: sums over the heads of all tp ranks, for QK-norm over the full width
-  Tensor sequences, positions;  // (R) i32, of each row in such a pass
+  // (R) i32, of each row in such a pass; with data.reset_positions its position in its document
+  Tensor sequences, positions;
+  RopeTables document_rope;  // (R, HS/2, 2) f32, with data.reset_positions: the rows of `rope` at `positions`
   // FP8 casts, if any layer's GEMMs are FP8: of AttentionTensors::out, of dqkv, and the transpose of the latter.
   Tensor fp8_out, fp8_dqkv, fp8_dqkv_t;
 };
@@ -125,8 +129,8 @@ void allocate_workspace(const AttentionSpec& attention, const BranchMemory& memo
 AttentionTensors first_rows(AttentionTensors tensors, int64_t rows);
 // Fills the tables of rotary angles that the model has. Waits for the copies.
 void fill_angles(const AttentionWorkspace& work, const ModelConfig& model, Stream& compute);
-// In a pass over cached sequences: fills work.rope with the rows of `tables` at work.positions.
-void look_up_angles(const AttentionWorkspace& work, const RopeTables& tables, Stream& compute);
+// Fills `rows`, the angles of a microbatch's rows, with those of `tables` at `positions` (R) i32.
+void look_up_angles(const RopeTables& rows, const RopeTables& tables, Tensor positions, Stream& compute);
 std::unique_ptr<BranchLayer> make_branch(const AttentionSpec& attention, const LayerSpec& layer_spec, int layer,
                                          const std::vector<Parameter>& parameters);
 

@@ -118,7 +118,8 @@ WorkspaceDims LayerSpec::kernel_workspace(int tp) const {
           .order = a.order,
           .head_size = a.HS,
           .window = attention.window,
-          .softcap = attention.softcap > 0};
+          .softcap = attention.softcap > 0,
+          .documents = attention.documents};
 }
 
 NormSpec stream_norm(const ModelConfig& m, std::string_view module, Branch branch, NormPlace place) {
@@ -188,7 +189,9 @@ Layers layers_of_model(const ModelConfig& model, LayerRange fp8) {
 Layers layers_of_model(const Config& config) {
   const PrecisionConfig& p = config.precision;
   const int inside = config.model.layers - p.fp8_first_layers - p.fp8_last_layers;
-  return layers_of_model(config.model, {p.fp8_first_layers, p.gemm == GemmFormat::kFp8 ? inside : 0});
+  Layers layers = layers_of_model(config.model, {p.fp8_first_layers, p.gemm == GemmFormat::kFp8 ? inside : 0});
+  for (LayerSpec& kind : layers.kinds) kind.attention.documents = config.data.document_mask;
+  return layers;
 }
 
 }  // namespace tri

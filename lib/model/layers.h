@@ -50,6 +50,8 @@ struct LayerContext {
   const OverlapSplits& splits;
   ParameterHooks& hooks;
   Fp8Layers* const fp8 = nullptr;  // null: no layer's GEMMs are FP8
+  // (B, T) i32 of the microbatch: the position in its sample at which each token's document starts; absent: 0
+  Tensor document_starts = {};
 
   // This tp rank's rows of a gathered (R, n) tensor.
   Tensor local_rows(Tensor gathered) const { return tp.local_rows(gathered); }

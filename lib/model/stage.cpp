@@ -78,7 +78,23 @@ void Stage::begin_cached(int64_t rows, CachedHead head) {
                                    .tp = ctx_.tp,
                                    .splits = ctx_.splits,
                                    .hooks = ctx_.hooks});
-  look_up_angles(cached_work_.attention, tensors_.work.attention.rope, ctx_.compute);
+  look_up_angles(cached_work_.attention.rope, tensors_.work.attention.rope, cached_work_.attention.positions,
+                 ctx_.compute);
+}
+
+// All work of a microbatch is enqueued on one stream, so the rows of its positions may be overwritten for the next one.
+void Stage::use_documents(int microbatch) {
+  const Tensor all = tensors_.document_starts;
+  if (all.empty()) return;
+  if (mode_ == Mode::kLogits) {  // one text
+    ctx_.document_starts = {};
+    return;
+  }
+  ctx_.document_starts = all.rows(microbatch, 1).view({ctx_.dims.B, ctx_.dims.T});
+  const AttentionWorkspace& w = ctx_.work.attention;
+  if (w.positions.empty()) return;
+  row_positions({.out = w.positions, .document_starts = ctx_.document_starts}, ctx_.compute);
+  look_up_angles(w.document_rope, w.rope, w.positions, ctx_.compute);
 }
 
 void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output) {
@@ -93,6 +109,7 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
   }
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
 
+  use_documents(microbatch);
   const LayerContext& ctx = forward_context();
   const bool cached = mode_ == Mode::kCached;
   const auto rows_of_pass = [&](Tensor rows) { return cached && !rows.empty() ? rows.rows(0, ctx.dims.Rl) : rows; };
@@ -135,6 +152,7 @@ void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutp
   kept.layers.front().input = input;  // the stage input of this microbatch
 
   ctx_.hooks.begin_backward(chunk_index, microbatch);
+  use_documents(microbatch);
   const Tensor dstream = ctx_.local_rows(ctx_.work.dstream);
   if (chunk.last) {
     head_forward(ctx_, chunk, kept.output);
@@ -180,9 +198,10 @@ void Stage::embed(const LayerContext& ctx, const Chunk& chunk, Tensor tokens, Te
 void Stage::add_positions(const LayerContext& ctx, const Parameter& positions, Tensor out) {
   const Tensor weight = ctx.use(positions);
   const int64_t first_row = ctx.tp.rank() * ctx.dims.Rl;
-  if (mode_ != Mode::kCached)
+  const bool resets = !ctx.document_starts.empty() && !ctx.work.attention.positions.empty();
+  if (mode_ != Mode::kCached && !resets)
     return position_forward({.inout = out, .weight = weight, .first_row = first_row}, ctx.compute);
-  const Tensor rows = tensors_.cached.position_rows.rows(0, ctx.dims.Rl);
+  const Tensor rows = (resets ? tensors_.position_rows : tensors_.cached.position_rows).rows(0, ctx.dims.Rl);
   const Tensor of_rows = ctx.work.attention.positions.flat(first_row, ctx.dims.Rl);
   embedding_forward({.out = rows, .tokens = of_rows, .weight = weight}, ctx.compute);
   accumulate({.inout = out.flat(), .inp = rows.flat()}, ctx.compute);
@@ -191,10 +210,14 @@ void Stage::add_positions(const LayerContext& ctx, const Parameter& positions, T
 void Stage::embed_backward(const Chunk& chunk, int microbatch) {
   const LayerWorkspace& w = ctx_.work;
   if (chunk.positions != nullptr) {
-    position_backward({.dweight = ctx_.hooks.gradient(*chunk.positions),
-                       .dout = ctx_.local_rows(w.dstream),
-                       .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
-                      ctx_.compute);
+    const Tensor dweight = ctx_.hooks.gradient(*chunk.positions), dout = ctx_.local_rows(w.dstream);
+    const int64_t first_row = ctx_.tp.rank() * ctx_.dims.Rl;
+    if (w.attention.positions.empty())
+      position_backward({.dweight = dweight, .dout = dout, .first_row = first_row}, ctx_.compute);
+    else
+      embedding_backward(
+          {.dweight = dweight, .dout = dout, .tokens = w.attention.positions.flat(first_row, ctx_.dims.Rl)},
+          ctx_.compute);
     ctx_.hooks.gradient_ready(*chunk.positions);
   }
   ctx_.gather(w.dstream);

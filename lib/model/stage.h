@@ -61,8 +61,9 @@ class Stage final : public StageCompute {
 
   Fp8Layers* fp8() { return fp8_.get(); }  // null: no layer's GEMMs are FP8
   const HeadTensors& head() const { return tensors_.head; }
-  Tensor inputs() const { return tensors_.inputs; }    // (M, B, T) i32; empty except on the first stage
-  Tensor targets() const { return tensors_.targets; }  // (M, B, T) i32; empty except on the last stage
+  Tensor inputs() const { return tensors_.inputs; }                    // (M, B, T) i32; empty except on the first stage
+  Tensor targets() const { return tensors_.targets; }                  // (M, B, T) i32; empty except on the last stage
+  Tensor document_starts() const { return tensors_.document_starts; }  // (M, B, T) i32; empty without documents
   const CachedRowTensors& cached() const { return tensors_.cached; }
 
  private:
@@ -77,6 +78,8 @@ class Stage final : public StageCompute {
     std::vector<int> slot_of;              // [microbatch]
   };
 
+  // Makes the documents of a microbatch those of the following layers, and looks up their positions.
+  void use_documents(int microbatch);
   // The context of the current run's forward actions.
   const LayerContext& forward_context() const { return cached_ctx_ ? *cached_ctx_ : ctx_; }
   // Rounded to the embeddings' type, as transformers does.

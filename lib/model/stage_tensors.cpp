@@ -118,6 +118,9 @@ class Allocator {
 
 }  // namespace
 
+bool resets_positions(const Config& config) {
+  return config.data.document_mask && config.data.reset_positions != AutoFlag::kFalse;
+}
 bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone || recompute == Recompute::kNorms; }
 
 LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, const LayerSpec& layer) {
@@ -158,8 +161,10 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
     TRI_REQUIRE(cache.rows > 0 && cache.rows % mesh.axis("tp").size == 0, "{} rows for {} tp ranks", cache.rows,
                 mesh.axis("tp").size);
     TRI_REQUIRE(config.data.micro_batch == 1 && num_microbatches == 1 &&
-                    config.parallel.recompute == Recompute::kFull && !any_fp8_layer(config),
-                "passes over cached sequences need one microbatch of one sequence, full recompute and no FP8 layer");
+                    config.parallel.recompute == Recompute::kFull && !any_fp8_layer(config) &&
+                    !config.data.document_mask,
+                "passes over cached sequences need one microbatch of one sequence, full recompute, and neither an FP8 "
+                "layer nor a document mask");
   }
   Allocator allocator(config, mesh, arena, cache);
   const int chunks = config.parallel.chunks;
@@ -181,6 +186,9 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   const auto tokens = {int64_t{num_microbatches}, int64_t{d.B}, d.R / d.B};
   if (mesh.axis("pp").first()) stage.inputs = arena.take("tokens", Dtype::kI32, tokens);
   if (mesh.axis("pp").last()) stage.targets = arena.take("tokens", Dtype::kI32, tokens);
+  if (config.data.document_mask) stage.document_starts = arena.take("tokens", Dtype::kI32, tokens);
+  if (resets_positions(config) && mesh.axis("pp").first() && config.model.position == Position::kLearned)
+    stage.position_rows = arena.take("workspace", d.dtype, {d.Rl, d.C});
   return stage;
 }
 

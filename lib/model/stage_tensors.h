@@ -61,6 +61,8 @@ struct LayerTensors {
   Tensor normed_for(Branch branch) const { return normed[static_cast<size_t>(branch)]; }
 };
 
+// Whether positions restart at each document.
+bool resets_positions(const Config& config);
 // Whether the forward pass saves what fc2's weight gradient reads: parallel.recompute none and norms.
 bool keeps_activated(Recompute recompute);
 
@@ -105,6 +107,8 @@ struct StageTensors {
   PeerCopyTensors peer_copies;  // if parallel.tp_transfers is copies
   // (M, B, T) i32: the step's tokens, if the stage needs them; with cached sequences (1, 1, R), those of a pass
   Tensor inputs, targets;
+  Tensor document_starts;  // (M, B, T) i32, with data.document_mask, on every stage: first_key of attention
+  Tensor position_rows;    // (Rl, C): rows of learned positions, with data.reset_positions; first stage only
   CachedRowTensors cached;
 };
 

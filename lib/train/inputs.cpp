@@ -83,15 +83,18 @@ Result<void> open_sources(const Config& config, Inputs& inputs) {
                                config.model.vocab,
                                {.stages = ordered_stages(config, sources),
                                 .packing = config.data.packing,
-                                .field = config.data.stages.empty() ? "data.sources" : "data.stages"});
+                                .field = config.data.stages.empty() ? "data.sources" : "data.stages",
+                                .documents = needs_documents(config.data),
+                                .eod_loss = config.data.eod_loss});
   if (!dataset) return dataset.error();
   inputs.dataset = std::move(dataset).value();
   inputs.order = inputs.dataset->order_fields();
   constexpr uint64_t kSeed = 0;  // every run evaluates the same samples
   for (const NamedSource& source : config.data.validation) {
     if (auto known = check_tokenizer(config, *inputs.tokenizer, source.path); !known) return known;
-    auto opened = Dataset::open({{source.path, 1.0}}, config.model.seq_len, 0, kSeed, config.model.vocab,
-                                {.field = "data.validation"});
+    auto opened = Dataset::open(
+        {{source.path, 1.0}}, config.model.seq_len, 0, kSeed, config.model.vocab,
+        {.field = "data.validation", .documents = needs_documents(config.data), .eod_loss = config.data.eod_loss});
     if (!opened) return opened.error();
     const OrderFields order = opened.value().order_fields();
     inputs.validation.push_back({source.name, std::move(opened).value(), order});
@@ -136,8 +139,9 @@ Result<void> check_same(const FoundSources& of_rank_0, const std::vector<OrderFi
 
 }  // namespace
 
-bool Inputs::has_masked_targets() const {
-  return std::ranges::any_of(order.sources, [](const OrderedSource& source) { return source.trained.has_value(); });
+bool Inputs::has_masked_targets(const Config& config) const {
+  return !config.data.eod_loss ||
+         std::ranges::any_of(order.sources, [](const OrderedSource& source) { return source.trained.has_value(); });
 }
 
 Result<void> open_inputs(const Config& config, Inputs& inputs) {

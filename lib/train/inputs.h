@@ -31,7 +31,7 @@ struct Inputs {
 
   int64_t num_samples(Split split) const { return SampleOrder(order).num_samples(split); }
   // Returns whether training samples may have masked targets (kNoTarget). The same on all ranks.
-  bool has_masked_targets() const;
+  bool has_masked_targets(const Config& config) const;
 };
 
 // Opens the token files of config.data (sources or stages, and validation) and data.tokenizer, and checks that they and

@@ -23,6 +23,11 @@ namespace {
 
 const Dataset* dataset_of(const Inputs& inputs) { return inputs.dataset ? &*inputs.dataset : nullptr; }
 
+// Returns the windows for which the loader counts the pairs of attention.
+std::vector<int> windows_of(const Config& config) {
+  return config.data.document_mask ? attention_windows(config) : std::vector<int>();
+}
+
 // `trireme simulate --startup` predicts these figures for any number of ranks.
 std::string startup_traffic() {
   const HostTraffic traffic = host_traffic();
@@ -47,12 +52,13 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                .first_step = context.begun.steps,
                .steps = last_step_ - context.begun.steps,
                .sizes = sizes_,
-               .first_sample = context.begun.samples}),
+               .first_sample = context.begun.samples,
+               .windows = windows_of(rank_.config)}),
       evaluator_(context.trainer.engine()),
       validations_(validations_of(rank_.config, context.inputs)),
       progress_(context.begun),
       spikes_(rank_.config.optimizer.skip_spikes, context.begun.recent_steps),
-      has_masks_(context.inputs.has_masked_targets()),
+      has_masks_(context.inputs.has_masked_targets(rank_.config)),
       counts_targets_(rank_.mesh.axis("pp").last() && rank_.mesh.first_of_replicas()),
       metrics_(rank_.mesh.world_rank == 0 ? std::make_unique<MetricsFile>(rank_.config.run.dir + "/metrics.jsonl")
                                           : nullptr),
@@ -63,6 +69,7 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
               .events = context.events,
               .metrics = metrics_.get()}),
       timeline_(context.trainer.engine(), context.events.writer().attempt, last_step_) {
+  if (rank_.config.data.document_mask) documents_.emplace(rank_.config, rank_.mesh);
   std::vector<LoaderPart> parts;
   int64_t batches = 0;
   for (const Validation& validation : validations_) {
@@ -149,11 +156,15 @@ Result<void> TrainingLoop::train_step() {
   timeline_.host_span("data", data_began);
   StepStatistics local = local_statistics(rank_.mesh.world_rank == 0 ? timeline_.take_request() : 0, last_samples);
   local.next_targets = next_targets;
+  if (documents_) documents_->begin(tokens.pairs);
   const auto sent_at = Clock::now();
   const StepLimits limits = spikes_.limits();
   const StepResult result = context_.trainer.step(
-      {.step = progress_.steps, .first_sample = progress_.samples, .targets = targets}, tokens.inputs, tokens.targets,
-      local, [this] { context_.checkpoints.before_update(); }, limits);
+      {.step = progress_.steps,
+       .first_sample = progress_.samples,
+       .targets = targets,
+       .document_starts = tokens.document_starts},
+      tokens.inputs, tokens.targets, local, [this] { context_.checkpoints.before_update(); }, limits);
   next_targets_ = std::nullopt;
   if (counts_ahead()) next_targets_ = static_cast<int64_t>(result.sums.next_targets);
   const auto end = Clock::now();
@@ -292,11 +303,16 @@ void TrainingLoop::after_no_targets(const StepMetrics& metrics) {
 }
 
 StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, const StepTimes& times,
-                                     int64_t data_bytes) const {
+                                     int64_t data_bytes) {
   const Config& config = rank_.config;
   const double step_tokens = static_cast<double>(step_samples_) * config.model.seq_len;
+  std::optional<DocumentWork::OfStep> documents;
+  if (documents_) documents = documents_->end(step_tokens);
   const auto tflops_per_rank = [&](AttentionWork work) {
-    return model_flops_per_token(config, work) * step_tokens / seconds / rank_.mesh.world_size() / 1e12;
+    const double flops = !documents                     ? model_flops_per_token(config, work) * step_tokens
+                         : work == AttentionWork::kBand ? documents->band_flops
+                                                        : documents->causal_flops;
+    return flops / seconds / rank_.mesh.world_size() / 1e12;
   };
   const double tflops = tflops_per_rank(AttentionWork::kBand);
   const std::optional<double> peak = rank_.device.peak_tflops(config.precision.compute);
@@ -313,6 +329,7 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
           .mfu = peak ? std::optional(tflops / *peak) : std::nullopt,
           .mfu_causal = peak ? std::optional(tflops_per_rank(AttentionWork::kCausal) / *peak) : std::nullopt,
           .mfu_fp8 = fp8_peak ? std::optional(tflops / *fp8_peak) : std::nullopt,
+          .imbalance = documents ? std::optional(documents->imbalance) : std::nullopt,
           .times = times,
           .data_bytes = data_bytes,
           .gpu = gpu_ ? gpu_->newest() : std::nullopt};

@@ -20,6 +20,7 @@
 #include "lib/observe/metrics/startup.h"
 #include "lib/observe/ranks/rank_monitor.h"
 #include "lib/observe/status/effective_time.h"
+#include "lib/train/document_work.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
 #include "lib/train/spikes.h"
@@ -69,7 +70,7 @@ class TrainingLoop {
 
   Result<void> train_step();
   StepStatistics local_statistics(int steps_to_record, int last_samples) const;
-  StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
+  StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes);
   void show(const StepMetrics& metrics, const StepResult& result);
   Result<void> after_not_finite(const StepMetrics& metrics);
   void after_spike(const StepMetrics& metrics, const StepLimits& limits);
@@ -96,6 +97,7 @@ class TrainingLoop {
   const int64_t last_step_;  // after which the run ends
   const RankContext& rank_;  // the trainer's
   NodeLoader loader_;
+  std::optional<DocumentWork> documents_;          // with data.document_mask
   Evaluator evaluator_;                            // on the trainer's engine, for evaluations and samples
   std::vector<Validation> validations_;            // of an evaluation, in this order; empty: there are none
   std::unique_ptr<NodeLoader> validation_loader_;  // evaluations are sequential: it has read the next one's batches

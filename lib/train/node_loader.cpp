@@ -5,7 +5,10 @@
 namespace tri {
 namespace {
 
-bool takes_tokens(const Mesh& mesh) { return mesh.axis("pp").first() || mesh.axis("pp").last(); }
+// Every stage has attention, which needs the documents.
+bool takes_tokens(const Config& config, const Mesh& mesh) {
+  return mesh.axis("pp").first() || mesh.axis("pp").last() || config.data.document_mask;
+}
 
 std::unique_ptr<SharedWindow> open_window(Job* job, const std::vector<int>& members, int64_t bytes) {
   try {
@@ -22,9 +25,9 @@ std::unique_ptr<SharedWindow> open_window(Job* job, const std::vector<int>& memb
 
 std::vector<int> ring_members(const Config& config, const Mesh& mesh, const std::vector<int>& node_ranks) {
   std::vector<int> members;
-  if (!takes_tokens(mesh)) return members;
+  if (!takes_tokens(config, mesh)) return members;
   for (const int rank : config.data.shared ? node_ranks : std::vector{mesh.world_rank})
-    if (takes_tokens(Mesh{mesh.grid, rank})) members.push_back(rank);
+    if (takes_tokens(config, Mesh{mesh.grid, rank})) members.push_back(rank);
   return members;
 }
 
@@ -59,6 +62,8 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
                         .first_sample = context.first_sample,
                         .period = context.period,
                         .num_samples = context.num_samples,
+                        .documents = config.data.document_mask ? Documents::kRead : Documents::kIgnored,
+                        .windows = context.windows,
                         .parts = context.parts,
                         .prefetch = config.data.prefetch,
                         .recorder = flight_recorder()};
@@ -71,12 +76,15 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
   }
 
   const auto count = static_cast<size_t>(plan.shape.samples()) * static_cast<size_t>(plan.seq_len);
-  const size_t inputs = mesh.axis("pp").first() ? count : 0, targets = mesh.axis("pp").last() ? count : 0;
-  h_tokens_ = std::make_unique<HostBuffer<int32_t>>(device, 2 * (inputs + targets));
+  const size_t inputs = mesh.axis("pp").first() ? count : 0, targets = mesh.axis("pp").last() ? count : 0,
+               starts = config.data.document_mask ? count : 0, all = inputs + targets + starts;
+  h_tokens_ = std::make_unique<HostBuffer<int32_t>>(device, 2 * all);
   std::array<StepTokens, 2> buffers;
   for (size_t i = 0; i < 2; ++i) {
-    int32_t* begin = h_tokens_->data() + i * (inputs + targets);
-    buffers[i] = {.inputs = {begin, inputs}, .targets = {begin + inputs, targets}};
+    int32_t* begin = h_tokens_->data() + i * all;
+    buffers[i] = {.inputs = {begin, inputs},
+                  .targets = {begin + inputs, targets},
+                  .document_starts = {begin + inputs + targets, starts}};
   }
   loader_ = std::make_unique<Loader>(context.dataset, plan, window_->memory(), buffers, [&device] {
     device.run_checks();

@@ -1,5 +1,5 @@
-// Provides the tokens of a rank's steps. The ranks of a node that need tokens, those of the first and the last stage,
-// share a ring of batches that one of them fills (data.shared), so that a node reads every byte once.
+// Provides the tokens of a rank's steps. The ranks of a node that need tokens, those of the first and the last stage
+// (with data.document_mask of every stage, which needs the documents), share a ring of batches that one of them fills (data.shared), so that a node reads every byte once.
 #pragma once
 
 #include <memory>
@@ -34,6 +34,7 @@ struct NodeLoaderContext {
   int64_t period = 0;                 // after so many steps the samples repeat from step 0; 0: never
   int64_t num_samples = 0;            // global samples from this number on have no target; 0: all have one
   std::vector<LoaderPart> parts;      // see LoaderPlan
+  std::vector<int> windows = {};      // see LoaderPlan
 };
 
 class NodeLoader {
@@ -51,7 +52,7 @@ class NodeLoader {
 
  private:
   std::unique_ptr<SharedWindow> window_;           // null, like the rest, on stages without tokens
-  std::unique_ptr<HostBuffer<int32_t>> h_tokens_;  // two buffers of inputs and targets
+  std::unique_ptr<HostBuffer<int32_t>> h_tokens_;  // two buffers of what its stage needs
   std::unique_ptr<Loader> loader_;
 };
 

@@ -94,25 +94,26 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   const int64_t length = engine_.config().model.seq_len;
   set_batch(samples, std::nullopt);
   return run_step(StepPosition{.step = step, .tokens = step * samples * length, .step_tokens = samples * length},
-                  inputs, targets, local, before_update, limits);
+                  inputs, targets, {}, local, before_update, limits);
 }
 
 StepResult Trainer::step(const StepPlace& place, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                          const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits) {
   set_batch(sizes_.at(place.first_sample), place.targets);
   if (place.targets == 0) limits = {.loss = -1, .grad_norm = -1};  // which any step exceeds
-  return run_step(step_position(engine_.config(), place.step, place.first_sample), inputs, targets, local,
-                  before_update, limits);
+  return run_step(step_position(engine_.config(), place.step, place.first_sample), inputs, targets,
+                  place.document_starts, local, before_update, limits);
 }
 
 StepResult Trainer::run_step(const StepPosition& position, std::span<const int32_t> inputs,
-                             std::span<const int32_t> targets, const StepStatistics& local,
-                             const std::function<void()>& before_update, StepLimits limits) {
+                             std::span<const int32_t> targets, std::span<const int32_t> document_starts,
+                             const StepStatistics& local, const std::function<void()>& before_update,
+                             StepLimits limits) {
   TRI_REQUIRE(has_state_, "step() was called before make_start_values() or state_loaded()");
   const OptimizerTensors& tensors = engine_.tensors().optimizer;
   Stream& compute = runtime().compute();
   if (timing_ == StepTiming::kOn) timeline_.begin();
-  engine_.batch().load(inputs, targets);
+  engine_.batch().load(inputs, targets, document_starts);
   *h_statistics_.data() = local;
   compute.copy(statistics_.data, h_statistics_.data(), statistics_.bytes());
   run_plan();

@@ -26,6 +26,9 @@ struct StepPlace {
   int64_t first_sample = 0;  // consumed samples before it
   // Targets other than kNoTarget in the whole global batch, over which loss and gradients are means; none: all tokens.
   std::optional<int64_t> targets = std::nullopt;
+  // With data.document_mask: where the document of each of this dp rank's tokens starts in its sample, (M, B, T); empty:
+  // each sample is one document.
+  std::span<const int32_t> document_starts = {};
 };
 
 struct StepResult {
@@ -90,7 +93,8 @@ class Trainer {
 
  private:
   StepResult run_step(const StepPosition& position, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                      const StepStatistics& local, const std::function<void()>& before_update, StepLimits limits);
+                      std::span<const int32_t> document_starts, const StepStatistics& local,
+                      const std::function<void()>& before_update, StepLimits limits);
   // Of the following steps: samples, and targets (StepPlace::targets).
   void set_batch(int samples, std::optional<int64_t> targets);
   void run_plan();  // the forward and backward actions of a step

@@ -452,6 +452,9 @@ const Combination kBadCombinations[] = {
      "run.steps: 30, but run.tokens 1000 ends the run after step 25; remove one of the two, or set run.tokens to 0"},
     {"data: {validation: [{name: a, path: x}, {name: a, path: y}]}", 1,
      "data.validation[1].name: a is the name of another file; give each its own"},
+    {"data: {reset_positions: true}", 1,
+     "data.reset_positions: true, but without data.document_mask a token attends to other documents, some of whose "
+     "positions would be later than its own; set data.document_mask: true or data.reset_positions: auto"},
     {"data: {sources: [a], stages: [{sources: [b]}]}", 1,
      "data.sources: the sources of a run with data.stages are those of its stages; set data.sources to []"},
     {"data: {stages: [{sources: [a]}, {sources: [b]}]}", 1,

@@ -237,6 +237,7 @@ model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, head_dim: 24, ffn_hidden: 
 data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, global_batch: 12,
        stages: [{until_tokens: 1k, sources: ["x y", "$$z"], weights: [0.25, 3]}, {sources: [c]}],
        validation: [{name: web, path: "v w"}], packing: best_fit, batch_ramp: "0:6 1k:12",
+       document_mask: true, reset_positions: false, eod_loss: false,
        micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7, shared: false}
 parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,
            overlap_tp: false, tp_transfers: copies, overlap_pp: false,

@@ -68,9 +68,10 @@ struct Member {
     const auto count = static_cast<size_t>(plan.shape.samples() * kSeqLen);
     std::array<StepTokens, 2> buffers;
     for (size_t i = 0; i < 2; ++i) {
-      tokens[i].assign(2 * count, -1);
+      tokens[i].assign(3 * count, -1);
       if (takes != Takes::kTargets) buffers[i].inputs = std::span(tokens[i]).first(count);
-      if (takes != Takes::kInputs) buffers[i].targets = std::span(tokens[i]).last(count);
+      if (takes != Takes::kInputs) buffers[i].targets = std::span(tokens[i]).subspan(count, count);
+      if (plan.documents == Documents::kRead) buffers[i].document_starts = std::span(tokens[i]).last(count);
     }
     loader = std::make_unique<Loader>(plan.member == 0 ? &dataset : nullptr, plan, memory, buffers, std::move(check));
   }
@@ -175,6 +176,47 @@ TEST(Loader, every_member_gets_its_own_tokens_and_every_byte_is_read_once) {
       bytes += member.loader->bytes_read();
     });
     EXPECT_EQ(bytes, (kEnd - kFirst) * 16 * (kSeqLen + 1) * 4) << "dp " << dp << ", " << copies << " consumers each";
+  }
+}
+
+TEST(Loader, every_member_gets_the_documents_of_its_samples) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  for (const bool eod_loss : {true, false}) {
+    const Dataset data = value_or_throw(
+        Dataset::open({{folder / "a", 1.0}}, kSeqLen, 0.1, 1, 1 << 30, {.documents = true, .eod_loss = eod_loss}));
+    std::vector<LoaderPlan> plans = plans_of_node(2, 3, 0, 12, 2);
+    for (LoaderPlan& plan : plans) {
+      plan.documents = Documents::kRead, plan.windows = {0, 3};
+      plan.split = Split::kValidation, plan.period = 1, plan.num_samples = 12;  // the last four are padding
+    }
+    on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
+      Member member(data, plan, memory, takes_of(plan));
+      for (int step = 0; step < 12; ++step) {
+        const StepTokens tokens = member.loader->next();
+        std::vector<int32_t> targets, starts, sample(kSeqLen + 1);
+        for (int n = 0; n < plan.shape.samples(); ++n) {
+          const int m = n / plan.shape.micro_batch, j = n % plan.shape.micro_batch;
+          const int64_t index = (m * plan.shape.dp_size + plan.shape.dp_rank) * plan.shape.micro_batch + j;
+          std::vector<int32_t> of_sample(kSeqLen, 0);
+          if (index < 12) {
+            of_sample = data.document_starts(Split::kValidation, index);
+            data.sample(Split::kValidation, index, sample);
+          } else {
+            std::ranges::fill(sample, kNoTarget);
+          }
+          starts.insert(starts.end(), of_sample.begin(), of_sample.end());
+          for (int t = 1; t <= kSeqLen; ++t)
+            targets.push_back(sample[static_cast<size_t>(t)] < 0 ? kNoTarget : sample[static_cast<size_t>(t)]);
+        }
+        EXPECT_EQ(copy_of(tokens.document_starts), starts);
+        if (takes_of(plan) != Takes::kInputs) {
+          EXPECT_EQ(copy_of(tokens.targets), targets);
+        }
+        EXPECT_EQ(tokens.pairs,
+                  (std::vector{attention_pairs(starts, kSeqLen, 0), attention_pairs(starts, kSeqLen, 3)}));
+      }
+    });
   }
 }
 

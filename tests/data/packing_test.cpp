@@ -8,7 +8,9 @@
 
 #include "io/base/random.h"
 #include "lib/data/dataset.h"
+#include "lib/data/documents.h"
 #include "lib/data/packed_windows.h"
+#include "lib/data/target_mask.h"
 #include "tests/data/token_files.h"
 #include "tests/io/temporary_folder.h"
 
@@ -110,6 +112,91 @@ TEST(Packing, windows_are_packed_once_while_they_fit_into_memory) {
     }
   EXPECT_EQ(large->num_packed(), 4);
   EXPECT_GT(small->num_packed(), samples) << "it keeps the last window alone";
+}
+
+// Documents end every 37 tokens, and where a cut document is followed by another one.
+TEST(Documents, samples_say_where_their_documents_start) {
+  constexpr int kSeqLen = 50;
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 50 * 300 + 1);
+  write_counting(folder / "b", 4000, 50000 * 37);
+  for (const Packing packing : {Packing::kStream, Packing::kBestFit})
+    for (const bool eod_loss : {true, false}) {
+      const auto open = [&](bool documents) {
+        return value_or_throw(
+            Dataset::open({{folder / "a", 1.0}, {folder / "b", 1.0}}, kSeqLen, 0.1, 1, 1 << 30,
+                          {.packing = packing, .documents = documents, .eod_loss = !documents || eod_loss}));
+      };
+      const Dataset plain = open(false), with = open(true);
+      EXPECT_EQ(plain.order(), with.order());
+      int64_t documents = 0, masked_targets = 0;
+      for (const Split split : {Split::kTrain, Split::kValidation})
+        for (int64_t i = 0; i < with.num_samples(split); ++i) {
+          std::vector<int32_t> expected(kSeqLen + 1), tokens(kSeqLen + 1), starts(kSeqLen);
+          plain.sample(split, i, expected);
+          const int64_t bytes = with.sample(split, i, tokens, starts);
+          EXPECT_EQ(bytes, (kSeqLen + 1) * 4);
+          EXPECT_EQ(starts, with.document_starts(split, i));
+          int32_t start = 0;
+          for (int t = 0; t <= kSeqLen; ++t) {
+            const auto at = static_cast<size_t>(t);
+            const bool begins = t > 0 && (expected[at] % 37 == 0 || expected[at] != expected[at - 1] + 1);
+            if (begins) start = t;
+            if (t < kSeqLen) {
+              ASSERT_EQ(starts[at], start) << "sample " << i << ", token " << t;
+            }
+            documents += begins;
+            masked_targets += tokens[at] < 0;
+            ASSERT_EQ(tokens[at], begins && !eod_loss ? masked(expected[at]) : expected[at]);
+          }
+          std::vector<int32_t> alone(kSeqLen + 1);
+          with.sample(split, i, alone);
+          ASSERT_EQ(alone, tokens) << "without starts";
+        }
+      EXPECT_GT(documents, with.num_samples(Split::kTrain));
+      EXPECT_EQ(masked_targets, eod_loss ? 0 : documents);
+    }
+}
+
+TEST(Documents, a_file_of_one_document_is_refused) {
+  const TemporaryFolder folder;
+  write_counting(folder / "one", 37);
+  write_counting(folder / "two", 38);
+  const auto open = [&](const char* name) {
+    return Dataset::open({{folder / name, 1.0}}, 8, 0, 1, 1 << 30, {.documents = true});
+  };
+  EXPECT_TRUE(open("two"));
+  const auto refused = open("one");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("data.sources: " + (folder / "one") + ": the file has 1 document"),
+            std::string::npos)
+      << refused.error().message;
+}
+
+TEST(Documents, pairs_are_those_of_a_mask) {
+  constexpr int kSeqLen = 64;
+  for (uint64_t draw = 0; draw < 20; ++draw) {
+    std::vector<int32_t> starts;
+    for (int sample = 0; sample < 3; ++sample)
+      for (int t = 0, start = 0; t < kSeqLen; ++t) {
+        if (random_u64(draw, starts.size()) % (2 + draw) == 0) start = t;
+        starts.push_back(start);
+      }
+    for (const int window : {0, 1, 5, 64, 100}) {
+      AttentionPairs expected;
+      for (size_t first = 0; first < starts.size(); first += kSeqLen)
+        for (int query = 0; query < kSeqLen; ++query) {
+          int64_t length = 0;  // of the query's document
+          for (int key = 0; key < kSeqLen; ++key) {
+            if (starts[first + static_cast<size_t>(key)] != starts[first + static_cast<size_t>(query)]) continue;
+            ++length;
+            expected.causal += key <= query && (window == 0 || key > query - window);
+          }
+          expected.band += window == 0 ? length : std::min<int64_t>(window, length);
+        }
+      EXPECT_EQ(attention_pairs(starts, kSeqLen, window), expected) << "window " << window << ", draw " << draw;
+    }
+  }
 }
 
 }  // namespace

@@ -59,5 +59,18 @@ TEST(Flops, of_causal_attention_are_those_that_the_mask_leaves) {
   }
 }
 
+// Whole samples, as documents, have the FLOPs of samples without documents.
+TEST(Flops, of_documents_count_their_pairs) {
+  Config c = gpt(5);
+  c.model.layer_pattern = {LayerAttention::kFull, LayerAttention::kWindow};
+  ASSERT_EQ(attention_windows(c), (std::vector{0, 5}));
+  const double T = 48, causal = T * (T + 1) / 2, inside = 5 * T - 10;
+  EXPECT_DOUBLE_EQ(model_flops(c, T, {T * T, 5 * T}), T * model_flops_per_token(c));
+  EXPECT_DOUBLE_EQ(model_flops(c, T, {causal, inside}), T * model_flops_per_token(c, AttentionWork::kCausal));
+  const double C = 64;
+  EXPECT_DOUBLE_EQ(model_flops(c, T, {causal, inside}) - model_flops(c, T, {causal - 100, inside - 7}),
+                   12 * C * (2 * 100 + 7));
+}
+
 }  // namespace
 }  // namespace tri

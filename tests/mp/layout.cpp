@@ -40,6 +40,21 @@ std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int s
   return tokens;
 }
 
+// Returns where the documents of a dp rank's samples start, in the order of tokens_of: about four tokens each.
+std::vector<int32_t> document_starts_of(const Config& c, int64_t step, int dp_rank, int first_sample) {
+  const int b = c.data.micro_batch, length = c.model.seq_len;
+  std::vector<int32_t> starts;
+  for (int n = 0; n < microbatches(c) * b; ++n) {
+    const int64_t of_step = (int64_t{n / b} * c.parallel.dp + dp_rank) * b + n % b + first_sample;
+    const int64_t sample = step * c.data.global_batch + of_step % c.data.global_batch;
+    for (int t = 0, start = 0; t < length; ++t) {
+      if (random_uniform(96, static_cast<uint64_t>(sample * 1000 + t)) < 0.25) start = t;
+      starts.push_back(start);
+    }
+  }
+  return starts;
+}
+
 // Returns whether Layout::masked masks the target at position t of a sample of the run.
 bool is_masked(int64_t sample, int t) {
   const double share = static_cast<double>(sample % 4) / 3;  // none, a third, two thirds, all
@@ -267,6 +282,7 @@ Config config_of(const Layout& layout) {
   }
   c.data.global_batch = 8;
   c.data.micro_batch = layout.micro_batch;
+  c.data.document_mask = layout.documents;
   c.parallel.tp = layout.tp;
   c.parallel.pp = layout.pp;
   c.parallel.dp = layout.dp;
@@ -357,6 +373,9 @@ History train(const Layout& layout, bool alone) {
         mask(config, step, dp_rank, first_sample, targets);
         place.targets = targets_of(config, step);
       }
+      std::vector<int32_t> starts;
+      if (layout.documents) starts = document_starts_of(config, step, dp_rank, first_sample);
+      place.document_starts = starts;
       history.steps.push_back(trainer.step(place, inputs, targets));
       history.tp_counts = trainer.runtime().tp().counts();
       history.tp_counts.all_gathers -= before.all_gathers;

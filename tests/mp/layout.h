@@ -49,8 +49,9 @@ struct Layout {
   int64_t bucket_elements = 2000;  // several buckets per chunk
   int micro_batch = 1;             // sequences
   BadSteps bad_steps = BadSteps::kNone;
-  bool masked = false;  // targets of samples are masked, of some none, of others all
-  bool wide = false;    // four layers, twice as wide: sizes that FP8 supports
+  bool masked = false;     // targets of samples are masked, of some none, of others all
+  bool documents = false;  // samples of several documents (data.document_mask)
+  bool wide = false;       // four layers, twice as wide: sizes that FP8 supports
   GemmFormat gemms = GemmFormat::kCompute;
   int compute_layers = 0;  // at either end of the model, in addition to fp8
   Dtype fp8_gradients = Dtype::kE5M2;
@@ -70,7 +71,7 @@ struct Layout {
            (moments == Dtype::kF32 ? "" : " bf16 moments") + (qkv_bias ? " qkv_bias" : "") + (olmo2 ? " olmo2" : "") +
            (neox ? " neox" : "") + (gemma ? " gemma" : "") +
            (rope_scaling == RopeScaling::kNone ? "" : fmt::format(" {}", enum_name(rope_scaling))) +
-           (masked ? " masked targets" : "") +
+           (masked ? " masked targets" : "") + (documents ? " documents" : "") +
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) +
            (steps == kSteps ? "" : fmt::format(" {} steps", steps)) + (wide ? " wide" : "") +
            (gemms == GemmFormat::kCompute

@@ -119,6 +119,15 @@ std::vector<Layout> matrix() {
       {.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 1, .schedule = kInterleaved, .optimizer = Muon, .llama = true},
       {.dp = 2, .tp = 2, .zero = 1, .precision = B, .optimizer = Muon, .llama = true},
       {.dp = 2, .tp = 2, .zero = 1, .optimizer = Muon, .moments = B, .steps = kStepsOfRareRounding},
+      // documents
+      {.tp = 2, .documents = true},
+      {.dp = 2, .zero = 1, .micro_batch = 2, .documents = true},
+      {.tp = 2, .pp = 2, .llama = true, .recompute = full, .micro_batch = 2, .documents = true},
+      {.tp = 2, .pp = 4, .tied = false, .documents = true},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .llama = true, .recompute = selective, .documents = true},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .llama = true, .gemma = true, .recompute = norms, .documents = true},
+      {.dp = 2, .tp = 2, .zero = 1, .llama = true, .olmo2 = true, .documents = true},
+      {.dp = 2, .tp = 2, .zero = 1, .precision = B, .llama = true, .documents = true},
       // a mean over the targets of all ranks, whose numbers differ
       {.dp = 2, .zero = 1, .masked = true},
       {.dp = 8, .zero = 1, .masked = true},

@@ -162,6 +162,7 @@ Scalars scalars_of(const StepMetrics& m) {
     if (m.gpu->memory_bytes)
       values.emplace_back("gpu/memory_gib", static_cast<double>(*m.gpu->memory_bytes) / (1 << 30));
   }
+  if (m.imbalance) values.emplace_back("speed/imbalance", *m.imbalance);
   const auto seconds = m.times.values();
   for (size_t i = 0; i < seconds.size(); ++i)
     values.emplace_back(fmt::format("time/{}_ms", StepTimes::names()[i]), 1e3 * seconds[i]);

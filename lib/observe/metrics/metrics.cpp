@@ -107,6 +107,7 @@ std::string json_line(const StepMetrics& m) {
                       {"mfu", json_number(m.mfu)},
                       {"mfu_causal", json_number(m.mfu_causal)}};
   if (m.mfu_fp8) line["mfu_fp8"] = json_number(m.mfu_fp8);
+  if (m.imbalance) line["imbalance"] = json_number(*m.imbalance, 4);
   const auto seconds = m.times.values();
   for (size_t i = 0; i < seconds.size(); ++i)
     line[fmt::format("{}_ms", StepTimes::names()[i])] = json_number(1e3 * seconds[i], 4);
@@ -124,11 +125,13 @@ std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory
                          std::optional<double> remaining) {
   const int width = static_cast<int>(std::to_string(last_step).size());
   const std::string waits = exposed_text(m.times);
-  return fmt::format("step {:>{}}/{}  loss {:.4f}  grad {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}{}  ETA {}", m.step,
-                     width, last_step, m.loss, m.grad_norm, m.learning_rate, m.step_ms, format_count(m.tokens_per_s),
-                     m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "", waits.empty() ? "" : waits + "  ",
-                     format_bytes(memory_bytes),
-                     format_duration(remaining.value_or(static_cast<double>(last_step - m.step)) * m.step_ms / 1000));
+  return fmt::format(
+      "step {:>{}}/{}  loss {:.4f}  grad {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}{}{}  ETA {}", m.step, width,
+      last_step, m.loss, m.grad_norm, m.learning_rate, m.step_ms, format_count(m.tokens_per_s),
+      m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "",
+      m.imbalance && *m.imbalance >= 0.005 ? fmt::format("busiest dp +{:.0f} %  ", 100 * *m.imbalance) : "",
+      waits.empty() ? "" : waits + "  ", format_bytes(memory_bytes),
+      format_duration(remaining.value_or(static_cast<double>(last_step - m.step)) * m.step_ms / 1000));
 }
 
 }  // namespace tri

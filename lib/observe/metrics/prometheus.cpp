@@ -58,6 +58,9 @@ void last_step(const PrometheusFigures& f, Page& page) {
   page.gauge("step_duration_seconds", "Wall time of the last step.", last.step_ms / 1e3);
   page.gauge("model_flops_per_second", "Model FLOPs per second of each rank in the last step.",
              last.tflops_per_rank * 1e12);
+  if (last.imbalance)
+    page.gauge("dp_imbalance_ratio", "FLOPs of the busiest dp rank's documents over the mean rank's, minus 1.",
+               *last.imbalance);
   if (last.mfu) page.gauge("mfu_ratio", "Model FLOPs utilization of the last step, between 0 and 1.", *last.mfu);
   if (!last.gpu) return;
   if (last.gpu->sm_mhz) page.gauge("gpu_clock_hertz", "Clock of rank 0's GPU.", 1e6 * *last.gpu->sm_mhz);
