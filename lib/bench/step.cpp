@@ -7,6 +7,7 @@
 #include "io/base/median.h"
 #include "io/base/random.h"
 #include "lib/bench/load_watch.h"
+#include "lib/data/documents.h"
 #include "lib/model/flops.h"
 #include "lib/train/trainer.h"
 
@@ -33,6 +34,38 @@ void fill_samples(const Config& config, int64_t first, const HostBuffer<int32_t>
                                          static_cast<uint64_t>(config.model.vocab));
 }
 
+// Returns where the documents of samples [first, first + count) start: each has T/16 to T/2 tokens.
+std::vector<int32_t> document_starts(const Config& config, int64_t first, int64_t count) {
+  const int length = config.model.seq_len, least = std::max(1, length / 16), most = std::max(least, length / 2);
+  std::vector<int32_t> starts;
+  for (int64_t sample = first; sample < first + count; ++sample) {
+    int end = 0;
+    for (int t = 0, start = 0; t < length; ++t) {
+      if (t == end) {
+        start = t;
+        const uint64_t draw =
+            random_u64(derive_key(static_cast<uint64_t>(sample), "documents"), static_cast<uint64_t>(t));
+        end = t + least + static_cast<int>(draw % static_cast<uint64_t>(most - least + 1));
+      }
+      starts.push_back(start);
+    }
+  }
+  return starts;
+}
+
+// Returns the FLOPs of a step.
+double step_flops(const Config& config, AttentionWork work) {
+  const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
+  if (!config.data.document_mask) return model_flops_per_token(config, work) * tokens;
+  const std::vector<int32_t> starts = document_starts(config, 0, config.data.global_batch);
+  std::vector<double> pairs;
+  for (const int window : attention_windows(config)) {
+    const AttentionPairs of_window = attention_pairs(starts, config.model.seq_len, window);
+    pairs.push_back(static_cast<double>(work == AttentionWork::kBand ? of_window.band : of_window.causal));
+  }
+  return model_flops(config, tokens, pairs);
+}
+
 }  // namespace
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, const StepBench& bench) {
@@ -53,6 +86,16 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   fill_samples(config, first_sample, h_inputs, 0);
   fill_samples(config, first_sample, h_targets, 1);  // the next tokens
   const std::span<const int32_t> inputs(h_inputs.data(), count), targets(h_targets.data(), count);
+  const HostBuffer<int32_t> h_starts(device, config.data.document_mask ? count : 1);
+  if (config.data.document_mask) std::ranges::copy(document_starts(config, first_sample, samples), h_starts.data());
+  const auto train_step = [&](int64_t step) {
+    if (!config.data.document_mask) return trainer.step(step, inputs, targets);
+    int64_t full = 0;  // the sample from which data.batch_ramp has its largest size
+    for (const BatchSizes::Phase& phase : batch_sizes(config).phases())
+      if (phase.size == config.data.global_batch) full = phase.first_sample;
+    return trainer.step({.step = step, .first_sample = full, .document_starts = {h_starts.data(), count}}, inputs,
+                        targets);
+  };
   std::vector<double> milliseconds;
   StepTimes times;
   StepBenchResult result;
@@ -60,7 +103,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   for (int step = 0; step < bench.warmup + bench.steps; ++step) {
     if (step == bench.warmup) watch.emplace([&] { return device.gpu_load(); });
     const auto start = std::chrono::steady_clock::now();
-    const StepResult answer = trainer.step(step, inputs, targets);
+    const StepResult answer = train_step(step);
     const double seconds = seconds_since(start);
     result.last_loss = answer.loss;
     if (step < bench.warmup) continue;
@@ -83,7 +126,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
   result.tokens_per_s = step_tokens / result.median_ms * 1e3;
   const auto tflops_per_rank = [&](AttentionWork work) {
-    return model_flops_per_token(config, work) * result.tokens_per_s / mesh.world_size() / 1e12;
+    return step_flops(config, work) / result.median_ms * 1e3 / mesh.world_size() / 1e12;
   };
   result.tflops_per_rank = tflops_per_rank(AttentionWork::kBand);
   if (const auto peak = device.peak_tflops(config.precision.compute)) {
@@ -94,7 +137,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
     result.mfu_fp8 = result.tflops_per_rank / *peak;
   if (bench.profiled > 0) {
     OpProfile profile(device, trainer.runtime().compute());
-    for (int step = 0; step < bench.profiled; ++step) trainer.step(bench.warmup + bench.steps + step, inputs, targets);
+    for (int step = 0; step < bench.profiled; ++step) train_step(bench.warmup + bench.steps + step);
     trainer.runtime().synchronize();
     result.ops = profile.take();
     for (OpProfile::Row& row : result.ops) {

@@ -52,6 +52,10 @@ std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& op
         "allocator that runs out of memory and retries is not modelled");
   if (s.memory_estimated)
     notes.push_back("the memory is an estimate: only this program's own can be planned byte for byte");
+  if (s.workload.documents)
+    notes.push_back(
+        "data.document_mask: the prediction is for samples of one document each; attention within shorter "
+        "documents takes less time (`trireme check` estimates their FLOPs)");
   if (std::string note = attention_note(s.workload, s.cluster); !note.empty()) notes.push_back(std::move(note));
   if (options.program == Program::kTrireme && options.stragglers == Stragglers::kOn)
     if (std::string note = bucket_note(s); !note.empty()) notes.push_back(std::move(note));

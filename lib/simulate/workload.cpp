@@ -102,7 +102,8 @@ Workload workload_of(const Config& config) {
           .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer)),
           .matrix_bytes = static_cast<int>(matrix_state_bytes(config.optimizer)),
           .muon = config.optimizer.name == OptimizerKind::kMuon,
-          .averages_weights = config.optimizer.ema > 0};
+          .averages_weights = config.optimizer.ema > 0,
+          .documents = config.data.document_mask};
 }
 
 ParallelLayout layout_of(const Workload& w) {

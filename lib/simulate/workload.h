@@ -74,6 +74,7 @@ struct Workload {
   int matrix_bytes = 8;           // the same of the weights of the layers' linears
   bool muon = false;              // optimizer.name: muon
   bool averages_weights = false;  // optimizer.ema, whose bytes are part of optimizer_bytes
+  bool documents = false;         // data.document_mask; predictions are those of whole samples
 
   int ranks() const { return ranks_of_stage() * pp; }
   int ranks_of_stage() const { return tp * cp * dp * ranks_of_others(kOtherAxes); }

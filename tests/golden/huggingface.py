@@ -95,6 +95,7 @@ HUGGING_FACE = {
 # Models that train on several ranks, and models that are also converted to or from 16 bits: SPLIT_NATIVE and HALVED.
 SPLIT_NATIVE = {"gpt2_tied", "llama_tied_gqa", "llama_untied_biases_one_kv_head", "neox", "olmo2"}
 SPLIT = {"gpt2_tied", "llama_untied_gqa", "mistral", "qwen2_yarn", "qwen3_yarn", "neox", "olmo2", "gemma2", "gemma3"}
+PACKED = {"llama_tied_gqa", "llama3", "qwen3"}  # models to which transformers applies a matrix as the mask
 HALVED = {"gpt2_untied", "llama_tied_biases", "qwen3"}
 
 
@@ -129,15 +130,31 @@ def reference_logits(model, ids):
         return model(torch.tensor([ids]), use_cache=False).logits[0].float().numpy()
 
 
-def compare(name, native, reference):
+def compare(name, native, reference, what="logits"):
     if native.shape != reference.shape:
-        sys.exit(f"{name}: logits {native.shape} and {reference.shape}")
+        sys.exit(f"{name}: {what} {native.shape} and {reference.shape}")
     spread, worst = reference.std(), np.abs(native - reference).max()
     good = worst <= TOLERANCE * max(1, spread) and spread > 0.1
-    print(f"{'within' if good else 'BEYOND'} {TOLERANCE:g}: {name}: logits differ by {worst:.2g}, "
+    print(f"{'within' if good else 'BEYOND'} {TOLERANCE:g}: {name}: {what} differ by {worst:.2g}, "
           f"the standard deviation is {spread:.2g}")
     if not good:
         sys.exit(1)
+
+
+def compare_documents(name, checkpoint, model, ids):
+    """Compares the losses of a sample of three documents. transformers gets position_ids, and the mask as a matrix."""
+    starts = [0] * 5 + [5] * 12 + [17] * 7
+    np.asarray(ids, dtype="<i4").tofile(os.path.join(SCRATCH, "ids.i32"))
+    np.asarray(starts, dtype="<i4").tofile(os.path.join(SCRATCH, "starts.i32"))
+    run(os.path.join(BIN, "logits"), checkpoint, "ids.i32", "losses.f32", "starts.i32")
+    native = np.fromfile(os.path.join(SCRATCH, "losses.f32"), dtype="<f4")
+    at, start = torch.arange(len(ids)), torch.tensor(starts)
+    visible = (at[None, :] <= at[:, None]) & (at[None, :] >= start[:, None])
+    mask = torch.zeros(1, 1, len(ids), len(ids)).masked_fill(~visible, torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        logits = model(torch.tensor([ids]), attention_mask=mask, position_ids=(at - start)[None], use_cache=False).logits
+    losses = torch.nn.functional.cross_entropy(logits[0, :-1].float(), torch.tensor(ids[1:]), reduction="none")
+    compare(f"{name}, documents", native, losses.numpy(), "losses")
 
 
 def load(folder, **settings):
@@ -181,6 +198,8 @@ def export_native(name, model):
 
     trireme("checkpoint", "export", run_dir, name)
     compare(f"{name}, exported", native_logits(run_dir, ids), reference_logits(load(name), ids))
+    if name in PACKED:
+        compare_documents(name, run_dir, load(name), ids)
 
     trireme("checkpoint", "export", run_dir, name + "_parts", "--max-shard-size", "2e-5")
     if not os.path.exists(os.path.join(SCRATCH, name + "_parts/model.safetensors.index.json")):

@@ -1,6 +1,8 @@
 // Writes the logits of a checkpoint's model at every position of a text, for comparison with other implementations.
-//   logits CHECKPOINT IDS.i32 OUT.f32
-// IDS.i32 holds n int32 token ids, OUT.f32 gets float32 (n, vocab).
+//   logits CHECKPOINT IDS.i32 OUT.f32 [STARTS.i32]
+// IDS.i32 holds n int32 token ids, OUT.f32 gets float32 (n, vocab). With STARTS.i32, the text is a sample of documents,
+// of model.seq_len tokens; STARTS.i32 holds the position at which the document of each token starts, and OUT.f32 gets
+// the loss of each position, whose target is the next token: (n - 1).
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -9,13 +11,23 @@
 
 #include "io/base/file.h"
 #include "kernels/cpu/device.h"
+#include "kernels/no_target.h"
 #include "lib/infer/loaded_model.h"
 #include "tests/golden/tool.h"
 
 namespace tri {
 namespace {
 
-Result<void> write_logits(const std::string& path, const std::string& ids_path, const std::string& out_path, Job& job) {
+Result<std::vector<int32_t>> read_integers(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  if (!file) return file.error();
+  std::vector<int32_t> values(file.value().bytes().size() / sizeof(int32_t));
+  std::memcpy(values.data(), file.value().bytes().data(), values.size() * sizeof(int32_t));
+  return values;
+}
+
+Result<void> write_logits(const std::string& path, const std::string& ids_path, const std::string& out_path,
+                          const std::string& starts_path, Job& job) {
   const auto folder = find_checkpoint(path);
   if (!folder) return folder.error();
   auto manifest = read_manifest(folder.value());
@@ -24,6 +36,7 @@ Result<void> write_logits(const std::string& path, const std::string& ids_path, 
   if (!config) return config.error();
   Config alone = forward_config(config.value(), 1);
   alone.data.micro_batch = alone.data.global_batch = 1;
+  alone.data.document_mask = !starts_path.empty();
   const auto resolved = resolve_config(alone, 1);
   if (!resolved) return resolved.error();
   auto device = make_cpu_device();
@@ -31,11 +44,22 @@ Result<void> write_logits(const std::string& path, const std::string& ids_path, 
   auto model = LoadedModel::load(checkpoint, resolved.value(), make_mesh(0, {}), job, *device);
   if (!model) return model.error();
 
-  const auto file = MappedFile::open(ids_path);
-  if (!file) return file.error();
-  std::vector<int32_t> ids(file.value().bytes().size() / sizeof(int32_t));
-  std::memcpy(ids.data(), file.value().bytes().data(), ids.size() * sizeof(int32_t));
+  const auto read = read_integers(ids_path);
+  if (!read) return read.error();
+  const std::vector<int32_t>& ids = read.value();
   std::string out;
+  if (!starts_path.empty()) {
+    const auto starts = read_integers(starts_path);
+    if (!starts) return starts.error();
+    for (size_t t = 0; t + 1 < ids.size(); ++t) {
+      std::vector<int32_t> targets(ids.size(), kNoTarget);
+      targets[t] = ids[t + 1];
+      const double mean = model.value()->evaluator().evaluate(ids, targets, starts.value());
+      const auto loss = static_cast<float>(mean * static_cast<double>(ids.size()));
+      out.append(reinterpret_cast<const char*>(&loss), sizeof loss);
+    }
+    return write_file(out_path, out);
+  }
   for (size_t n = 1; n <= ids.size(); ++n) {
     const std::vector<float> logits = model.value()->evaluator().next_token_logits(std::span(ids).first(n));
     out.append(reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float));
@@ -47,11 +71,12 @@ Result<void> write_logits(const std::string& path, const std::string& ids_path, 
 }  // namespace tri
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    fmt::print(stderr, "usage: logits CHECKPOINT IDS.i32 OUT.f32\n");
+  if (argc != 4 && argc != 5) {
+    fmt::print(stderr, "usage: logits CHECKPOINT IDS.i32 OUT.f32 [STARTS.i32]\n");
     return 2;
   }
   return tri::run_job(&argc, &argv, [&](tri::Job& job) {
-    return tri::tool_status([&] { return tri::write_logits(argv[1], argv[2], argv[3], job); });
+    return tri::tool_status(
+        [&] { return tri::write_logits(argv[1], argv[2], argv[3], argc == 5 ? argv[4] : "", job); });
   });
 }

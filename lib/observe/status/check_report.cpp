@@ -1,12 +1,14 @@
 #include "lib/observe/status/check_report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "io/base/format.h"
 #include "lib/checkpoint/load.h"
 #include "lib/checkpoint/state.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/batch_sizes.h"
+#include "lib/data/documents.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/observe/status/estimates.h"
@@ -237,6 +239,41 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
   return text + warnings(config, plan, ranks);
 }
 
+namespace {
+
+// Estimates from samples of the run what attention computes over documents.
+std::string documents_text(const Config& config, const Dataset& dataset) {
+  constexpr int64_t kMost = 256;
+  const int64_t all = std::max<int64_t>(1, samples_of_run(config)), count = std::min(kMost, all);
+  const int length = config.model.seq_len;
+  const std::vector<int> windows = attention_windows(config);
+  std::vector<double> of_samples;  // FLOPs
+  double causal = 0, documents = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::vector<int32_t> starts = dataset.document_starts(Split::kTrain, all / count * i);
+    for (int t = 0; t < length; ++t) documents += t == 0 || starts[static_cast<size_t>(t)] == t;
+    std::vector<double> pairs;
+    for (const int window : windows)
+      pairs.push_back(static_cast<double>(attention_pairs(starts, length, window).causal));
+    of_samples.push_back(model_flops(config, length, pairs));
+    causal += of_samples.back();
+  }
+  const double samples = static_cast<double>(count), mean = causal / samples;
+  double squares = 0;
+  for (const double flops : of_samples) squares += (flops - mean) * (flops - mean);
+  // The largest of dp sums of independent samples.
+  const double dp = std::max(1, config.parallel.dp), per_rank = config.data.global_batch / dp;
+  const double busiest = std::sqrt(2 * std::log(dp) * squares / samples / per_rank) / mean;
+  return fmt::format(
+      "  documents: about {:.0f} tokens each as cut by samples (estimated from {}); {} FLOPs a token, of whole samples {}; "
+      "the busiest of {} computes about {:.1f} % more than the mean one\n",
+      samples * length / documents, counted(count, "sample"), format_count(mean / length),
+      format_count(model_flops_per_token(config, AttentionWork::kCausal)), counted(static_cast<int64_t>(dp), "dp rank"),
+      100 * busiest);
+}
+
+}  // namespace
+
 std::string data_report(const Config& config, const Tokenizer& tokenizer, const Dataset& dataset) {
   const int unused = config.model.vocab - tokenizer.vocab_size();
   std::string text =
@@ -268,6 +305,7 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
   text += fmt::format("  {} {} {} samples, {} tokens\n", counted(config.run.steps, "step"),
                       config.run.steps == 1 ? "takes" : "take", format_count(run_samples),
                       format_count(run_samples * config.model.seq_len));
+  if (config.data.document_mask) text += documents_text(config, dataset);
   if (!config.data.stages.empty()) text += order_report(config, dataset.order_fields());
   return text + warning_line(epochs_warning(config, dataset.order_fields()));
 }
