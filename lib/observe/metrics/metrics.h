@@ -29,9 +29,9 @@ struct StepMetrics {
   std::optional<double> mfu_fp8;     // with FP8 GEMMs: share of the device's FP8 peak
   // With data.document_mask: how much more FLOPs the busiest dp rank's documents need than the mean rank's; 0.1: 10 %.
   std::optional<double> imbalance;
-  StepTimes times;                   // this rank's
-  int64_t data_bytes = 0;            // read from token files by this rank, either for its node or for itself
-  std::optional<GpuSensors> gpu;     // this rank's, seconds old; none on the CPU
+  StepTimes times;                // this rank's
+  int64_t data_bytes = 0;         // read from token files by this rank, either for its node or for itself
+  std::optional<GpuSensors> gpu;  // this rank's, seconds old; none on the CPU
 };
 
 // Appends one JSON object per line, with 9 significant digits so that equal floats print equally. Every line ends with
