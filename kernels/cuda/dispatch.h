@@ -26,6 +26,10 @@ template <class F>
 void with_flag(bool flag, F&& f) {
   flag ? f(std::true_type{}) : f(std::false_type{});
 }
+template <class F>
+void with_flags(bool first, bool second, F&& f) {
+  with_flag(first, [&](auto a) { with_flag(second, [&](auto b) { f(a, b); }); });
+}
 
 // Returns the tensor's elements as the kernel's type; null if it is absent.
 template <class T>

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "kernels/core/dims.h"
+#include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/dispatch.h"
@@ -129,6 +130,25 @@ __device__ __forceinline__ void mask(float (&acc)[kRowTiles][kColumnTiles][4], i
         const int key = column + n * 8 + lane % 4 * 2 + e % 2;
         if (key > query || key <= d.below(query)) acc[m][n][e] = masked;
       }
+}
+
+// The same where a band decides: `row` is the position of the warp's first query in sample b.
+template <int kRowTiles, int kColumnTiles>
+__device__ __forceinline__ void mask(float (&acc)[kRowTiles][kColumnTiles][4], int row, int column, int lane,
+                                     float masked, const Band& band, int b) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = row + m * 16 + half * 8 + lane / 4, first = band.first_key(b, query);
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int key = column + n * 8 + lane % 4 * 2 + e;
+          if (key > query || key < first) acc[m][n][half * 2 + e] = masked;
+        }
+    }
 }
 
 // The number of lanes that read a head's row of dout or out, sixteen bytes each; of 16 lanes 12 have elements of a head

@@ -40,6 +40,7 @@ struct BackwardTiles {
                             kBarriersAt = kStatsAt + kStages * kStatBytes;
   static constexpr int kBarriers = 3 + 4 * kStages;
   static constexpr int kShared = kBarriersAt + 8 * kBarriers + 8;  // includes the ticket
+  static constexpr int kSharedWithTables = kShared + (kStages + kKeys) * 4;
   static constexpr int kConsumerRegisters = kHead == 64 ? 224 : 232, kProducerRegisters = kHead == 64 ? 56 : 40;
 };
 
@@ -74,11 +75,11 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-template <class Tiles, bool kCapped>
+template <class Tiles, bool kCapped, bool kTables>
 __global__ void __launch_bounds__(Tiles::kThreads, 1)
     hopper_backward_kernel(const __grid_constant__ CUtensorMap key_map, const __grid_constant__ CUtensorMap query_map,
                            const __grid_constant__ CUtensorMap dout_map, const __grid_constant__ CUtensorMap dkey_map,
-                           BackwardWork work, Shape d) {
+                           BackwardWork work, Shape d, BackwardBounds bounds) {
   constexpr int kHead = Tiles::kHead, kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kBoxes = Tiles::kBoxes,
                 kStages = Tiles::kStages, kConsumers = Tiles::kConsumers;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -88,6 +89,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
                  query_free = query_full + 8 * kStages, dout_full = query_free + 8 * kStages,
                  dout_free = dout_full + 8 * kStages;
   int* const ticket = reinterpret_cast<int*>(shared + Tiles::kBarriersAt + 8 * Tiles::kBarriers);
+  // With tables: the positions of the first queries of the stages, and the last ones that attend to each key.
+  volatile int* const positions = ticket + 2;
+  int* const last_positions = ticket + 2 + kStages;
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (threadIdx.x == 0) {
     *ticket = atomicAdd(work.ticket, 1);
@@ -99,17 +103,23 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   __syncthreads();
 
   // The order of the work: sections of a few (sequence, key/value head) pairs; within a section key tiles ascend, which
-  // starts with those that have most queries.
+  // starts with those that have most queries, or are in the order of the tables.
   const int64_t index = *ticket, whole = int64_t{work.pairs_together} * work.key_tiles;
   const int first_pair = static_cast<int>(index / whole) * work.pairs_together, rest = static_cast<int>(index % whole);
   const int together = min(work.pairs_together, work.pairs - first_pair), pair = first_pair + rest % together;
-  const int key_tile = rest / together, b = pair / d.kv_heads, kv = pair % d.kv_heads;
+  const int b = pair / d.kv_heads, kv = pair % d.kv_heads;
+  KeyTile own{};
+  if constexpr (kTables) own = bounds.key_tiles[int64_t{b} * work.key_tiles + rest / together];
+  const int key_tile = kTables ? own.tile : rest / together;
   const int first_key = key_tile * kKeys, valid_keys = min(kKeys, d.seq_len - first_key);
-  const int first_tile = first_key / kQueries, last_tile = d.last_query(first_key + valid_keys - 1) / kQueries;
+  // With tables, these count the steps of KeyTile.
+  const int first_tile = kTables ? 1 : first_key / kQueries;
+  const int last_tile = kTables ? own.steps() : d.last_query(first_key + valid_keys - 1) / kQueries;
+  const QkvRow& key_row = kTables ? bounds.keys : d.row;
   const int head = kv * d.group;  // of the group's first query
   // Indices among all heads of a row.
-  const int query_head = d.row.query(kv, 0) / kHead, key_head = d.row.key(kv) / kHead,
-            value_head = d.row.value(kv) / kHead;
+  const int query_head = d.row.query(kv, 0) / kHead, key_head = key_row.key(kv) / kHead,
+            value_head = key_row.value(kv) / kHead;
 
   if (warpgroup == 0) {
     lower_registers<Tiles::kProducerRegisters>();
@@ -123,11 +133,13 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       }
       RingPlace<kStages> place;
 #pragma unroll 1
-      for (int tile = last_tile; tile >= first_tile; --tile)
+      for (int step = last_tile; step >= first_tile; --step)
 #pragma unroll 1
         for (int g = 0; g < d.group; ++g) {
+          const int tile = kTables ? own.query_tile(step) : step;
           const uint32_t at = place.stage * Tiles::kQueryBytes, barrier = 8 * place.stage;
           barrier_wait(query_free + barrier, place.round ^ 1);
+          if constexpr (kTables) positions[place.stage] = bounds.band.position(tile * kQueries);
           barrier_expect(query_full + barrier, Tiles::kQueryBytes + Tiles::kStatBytes);
 #pragma unroll
           for (int box = 0; box < kBoxes; ++box)
@@ -147,8 +159,14 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     } else if (threadIdx.x == 32) {
       uint32_t round = 0;
 #pragma unroll 1
-      for (int tile = last_tile; tile >= first_tile; --tile) {
-        const int own_turn = key_tile - d.first_key(tile * kQueries) / kKeys;
+      for (int step = last_tile; step >= first_tile; --step) {
+        const int tile = kTables ? own.query_tile(step) : step;
+        int own_turn;
+        if constexpr (kTables)
+          own_turn =
+              bounds.turns[int64_t{b} * work.tiles + tile].of(key_tile, bounds.band.position(tile * kQueries) / kKeys);
+        else
+          own_turn = key_tile - d.first_key(tile * kQueries) / kKeys;
 #pragma unroll 1
         for (int g = 0; g < d.group; ++g, round ^= 1) {
           const int64_t item = (int64_t{b} * d.heads() + head + g) * work.tiles + tile;
@@ -192,6 +210,16 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     float dk[kHead / 2], dv[kHead / 2];
 #pragma unroll
     for (int i = 0; i < kHead / 2; ++i) dk[i] = dv[i] = 0.0f;
+    if constexpr (kTables) {
+      // The last positions that attend to this warpgroup's keys.
+      if (thread < 64) {
+        const int key = own_key + thread, tile_last = first_key + kKeys - 1;
+        const bool to_end = bounds.band.document_start(b, tile_last) <= key;
+        last_positions[consumer * 64 + thread] =
+            bounds.band.last_position(key, to_end ? own.end : bounds.band.document_end(b, key, tile_last));
+      }
+      named_barrier_sync(1, 128 * kConsumers);
+    }
     RingPlace<kStages> place;
     uint32_t odd = 0;  // whether the step is odd
     barrier_wait(key_full, 0);
@@ -199,9 +227,10 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     for (int tile = last_tile, g = 0; tile >= first_tile; odd ^= 1) {
       const uint32_t at = place.stage * Tiles::kQueryBytes, barrier = 8 * place.stage;
       const uint32_t stat_at = base + Tiles::kStatsAt + place.stage * Tiles::kStatBytes + lane % 4 * 8;
-      const int first_query = tile * kQueries;
+      int first_query = tile * kQueries;
       float s[kQueries / 2], ds[kQueries / 2];
       barrier_wait(query_full + barrier, place.round);
+      if constexpr (kTables) first_query = positions[place.stage];
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kHead / 16; ++k)
@@ -218,7 +247,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       wgmma_wait<1>();
       hold(s);
       if constexpr (kCapped) cap_scores(s, d);
-      const bool edge = own_key + 63 > first_query || own_key <= d.below(first_query + kQueries - 1);
+      const bool edge =
+          own_key + 63 > first_query || (kTables ? first_query + kQueries - 1 > last_positions[consumer * 64]
+                                                 : own_key <= d.below(first_query + kQueries - 1));
 #pragma unroll
       for (int n = 0; n < kQueries / 8; ++n) {
         const float2 lse = load_shared_float2(stat_at + n * 32);
@@ -228,12 +259,18 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       if (edge) {
         const int key =
             own_key + warp * 16 + lane / 4 - first_query - lane % 4 * 2;  // relative to the lane's first query
+        int last[2] = {0, 0};                                             // relative to the same query
+        if constexpr (kTables)
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+            last[half] = last_positions[consumer * 64 + warp * 16 + lane / 4 + half * 8] - first_query - lane % 4 * 2;
 #pragma unroll
         for (int n = 0; n < kQueries / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int behind = n * 8 + e % 2 - e / 2 * 8 - key;  // distance from the key to the query
-            if (behind < 0 || (d.window != 0 && behind >= d.window)) s[n * 4 + e] = 0.0f;
+            if (behind < 0 || (kTables ? n * 8 + e % 2 > last[e / 2] : d.window != 0 && behind >= d.window))
+              s[n * 4 + e] = 0.0f;
           }
       }
       hold(s);
@@ -376,12 +413,14 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   with_head_size(d.row.head_size, [&](auto head_size) {
     constexpr int kHead = head_size();
     using Tiles = BackwardTiles<kHead>;
-    const int64_t tiles = ceil_div(d.seq_len, Tiles::kQueries), key_tiles = ceil_div(d.seq_len, Tiles::kKeys);
+    const int64_t tiles = ceil_div(d.seq_len, Tiles::kQueries), key_tiles = ceil_div(key_len_of(a), Tiles::kKeys);
     const int64_t items = batch * heads * tiles;
     const size_t sum_bytes = static_cast<size_t>(items) * Tiles::kSumBytes,
                  stat_bytes = static_cast<size_t>(items) * Tiles::kStatBytes,
-                 turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int);  // includes the ticket
-    char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, sum_bytes + stat_bytes + turn_bytes));
+                 turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int),  // includes the ticket
+        tables_at = round_up(static_cast<int64_t>(sum_bytes + stat_bytes + turn_bytes), 16);
+    constexpr TileSizes kSizes{Tiles::kQueries, Tiles::kKeys};
+    char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, tables_at + table_bytes(a, kSizes)));
     int* turns = reinterpret_cast<int*>(memory + sum_bytes + stat_bytes);
     TRI_CUDA(cudaMemsetAsync(turns, 0, turn_bytes, stream));
     const int64_t together = ceil_div(pairs, ceil_div(pairs, kPairsTogether));  // nearly equal sections
@@ -393,6 +432,7 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
                             static_cast<int>(key_tiles),
                             static_cast<int>(pairs),
                             static_cast<int>(together)};
+    const BackwardBounds bounds = bounds_of(a, kSizes, memory + tables_at, stream);
 
     constexpr int kRows = 4 * 256 / row_lanes(kHead);  // per block
     const dim3 rows(static_cast<unsigned>(ceil_div(tiles * Tiles::kQueries, kRows)), static_cast<unsigned>(heads),
@@ -400,17 +440,21 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
     hopper_statistics_kernel<Tiles><<<rows, 256, 0, stream>>>(work.stats, pointer<float>(a.lse), pointer<Bf16>(a.dout),
                                                               pointer<Bf16>(a.out), work.tiles, d);
     TRI_CUDA_LAUNCH("hopper_attention_statistics");
-    static_assert(Tiles::kShared <= kHopperSharedBytes);
-    const auto map_of = [&](const Tensor& rows_of_heads, int64_t num_heads, int box_rows) {
-      return box_map(rows_of_heads.data, batch, d.seq_len, num_heads, kHead, box_rows);
+    static_assert(Tiles::kSharedWithTables <= kHopperSharedBytes);
+    const auto map_of_queries = [&](const Tensor& rows, int64_t num_heads) {
+      return box_map(rows.data, batch, d.seq_len, num_heads, kHead, Tiles::kQueries);
     };
-    const int64_t all_heads = heads + 2 * d.kv_heads;
-    with_flag(a.softcap > 0, [&](auto capped) {
-      const auto kernel = hopper_backward_kernel<Tiles, decltype(capped)::value>;
-      allow_shared(kernel, Tiles::kShared);
-      kernel<<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
-          map_of(a.qkv, all_heads, Tiles::kKeys), map_of(a.qkv, all_heads, Tiles::kQueries),
-          map_of(a.dout, heads, Tiles::kQueries), map_of(a.dqkv, all_heads, 16), work, d);
+    const auto map_of_keys = [&](const Tensor& rows, int box_rows) {
+      return box_map(rows.data, batch, bounds.band.key_len, bounds.keys.width / kHead, kHead, box_rows);
+    };
+    with_flags(a.softcap > 0, has_band(a), [&](auto capped, auto with_tables) {
+      constexpr bool kTables = decltype(with_tables)::value;
+      constexpr int kShared = kTables ? Tiles::kSharedWithTables : Tiles::kShared;
+      const auto kernel = hopper_backward_kernel<Tiles, decltype(capped)::value, kTables>;
+      allow_shared(kernel, kShared);
+      kernel<<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, kShared, stream>>>(
+          map_of_keys(keys_of(a), Tiles::kKeys), map_of_queries(a.qkv, heads + 2 * d.kv_heads),
+          map_of_queries(a.dout, heads), map_of_keys(key_gradients_of(a), 16), work, d, bounds);
     });
     TRI_CUDA_LAUNCH("hopper_attention_backward");
     const dim3 query_tiles(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(batch));

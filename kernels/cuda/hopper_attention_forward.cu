@@ -28,7 +28,7 @@ struct ForwardTiles {
   static constexpr uint32_t kOutAt = kQueryBytes, kKeysAt = kOutAt + kQueryBytes,
                             kValuesAt = kKeysAt + kStages * kKeyBytes, kBarriersAt = kValuesAt + kStages * kKeyBytes;
   static constexpr int kBarriers = 2 + 4 * kStages;
-  static constexpr int kShared = kBarriersAt + 8 * kBarriers + 8;  // includes the item
+  static constexpr int kShared = kBarriersAt + 8 * kBarriers + 16;  // includes the item
   static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
 };
 
@@ -46,15 +46,22 @@ struct Item {
   int first_tile, last_tile;  // tiles of keys that the band overlaps
 };
 
-// Item order: sections of a few pairs, whose keys and values stay in L2; last tiles first; within a tile all heads.
-template <class Tiles>
-__device__ __forceinline__ Item item_of(int index, const ForwardWork& work, const Shape& d) {
+// Item order: sections of a few pairs, whose keys and values stay in L2; last tiles first, or those with most keys if
+// there are tables; within a tile all heads. `entry`: of the item in the tables, or null to read it there.
+template <class Tiles, bool kTables>
+__device__ __forceinline__ Item item_of(int index, const ForwardWork& work, const Shape& d, const ForwardBounds& bounds,
+                                        const QueryTile* entry = nullptr) {
   const int section_items = work.pairs_together * d.group * work.tiles;
   const int section = index / section_items, rest = index - section * section_items;
   const int first_pair = section * work.pairs_together;
   const int heads = min(work.pairs_together, work.pairs - first_pair) * d.group;
   const int tile = work.tiles - 1 - rest / heads, head = rest % heads;
   const int pair = first_pair + head / d.group, first_query = tile * Tiles::kQueries;
+  if constexpr (kTables) {
+    const int b = pair / d.kv_heads;
+    const QueryTile own = entry != nullptr ? *entry : bounds.query_tiles[int64_t{b} * work.tiles + rest / heads];
+    return {b, pair % d.kv_heads, head % d.group, own.tile * Tiles::kQueries, own.first, own.last};
+  }
   return {pair / d.kv_heads,
           pair % d.kv_heads,
           head % d.group,
@@ -63,10 +70,11 @@ __device__ __forceinline__ Item item_of(int index, const ForwardWork& work, cons
           (min(first_query + Tiles::kQueries, d.seq_len) - 1) / Tiles::kKeys};
 }
 
-template <class Tiles, bool kCapped>
+template <class Tiles, bool kCapped, bool kTables>
 __global__ void __launch_bounds__(Tiles::kThreads, 1)
     hopper_forward_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CUtensorMap key_map,
-                          const __grid_constant__ CUtensorMap out_map, float* lse, ForwardWork work, Shape d) {
+                          const __grid_constant__ CUtensorMap out_map, float* lse, ForwardWork work, Shape d,
+                          ForwardBounds bounds) {
   constexpr int kHead = Tiles::kHead, kKeys = Tiles::kKeys, kBoxes = Tiles::kBoxes, kStages = Tiles::kStages,
                 kConsumers = Tiles::kConsumers;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -75,6 +83,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   const uint32_t query_full = barriers, query_free = barriers + 8, key_full = barriers + 16,
                  key_free = key_full + 8 * kStages, value_full = key_free + 8 * kStages,
                  value_free = value_full + 8 * kStages;
+  // The index of the item and, with tables, its tile and the first and last tile of keys.
   volatile int* const item_index = reinterpret_cast<volatile int*>(shared + Tiles::kBarriersAt + 8 * Tiles::kBarriers);
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (threadIdx.x == 0) {
@@ -111,8 +120,14 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         break;
       }
       next = static_cast<int>(gridDim.x) + atomicAdd(work.ticket, 1);  // requested early because it takes long
-      const Item item = item_of<Tiles>(index, work, d);
-      const int key_head = d.row.key(item.kv) / kHead, value_head = d.row.value(item.kv) / kHead;
+      const Item item = item_of<Tiles, kTables>(index, work, d, bounds);
+      if constexpr (kTables) {
+        item_index[1] = item.first_query / Tiles::kQueries;
+        item_index[2] = item.first_tile;
+        item_index[3] = item.last_tile;
+      }
+      const QkvRow& keys = kTables ? bounds.keys : d.row;
+      const int key_head = keys.key(item.kv) / kHead, value_head = keys.value(item.kv) / kHead;
       barrier_expect(query_full, Tiles::kQueryBytes);
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box)
@@ -170,9 +185,24 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       // Only lane 0 reads the index, because lane 0 also allows the next one to be written.
       const int index = __shfl_sync(0xFFFFFFFFu, lane == 0 ? *item_index : 0, 0);
       if (index < 0) break;
-      const Item item = item_of<Tiles>(index, work, d);
+      QueryTile entry{};
+      if constexpr (kTables) {
+        int* const fields[3] = {&entry.tile, &entry.first, &entry.last};
+#pragma unroll
+        for (int i = 0; i < 3; ++i) *fields[i] = __shfl_sync(0xFFFFFFFFu, lane == 0 ? item_index[1 + i] : 0, 0);
+      }
+      const Item item = item_of<Tiles, kTables>(index, work, d, bounds, &entry);
       const int head = item.kv * d.group + item.g, first_row = item.first_query + consumer * 64,
                 warp_row = first_row + warp * 16, row = warp_row + lane / 4;  // this lane's rows: row, row + 8
+      // With tables: from a row to its position, and the first keys of this lane's rows and of the warpgroup's last.
+      int ahead_of_row = 0, lowest[2] = {0, 0}, last_lowest = 0;
+      if constexpr (kTables) {
+        ahead_of_row = bounds.band.position(item.first_query) - item.first_query;
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          lowest[half] = bounds.band.first_key(item.b, row + half * 8 + ahead_of_row);
+        last_lowest = bounds.band.first_key(item.b, first_row + 63 + ahead_of_row);
+      }
 
       float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, keep[2];  // `sum`: over this lane's keys
       bool raised = true;
@@ -180,11 +210,13 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       const auto softmax = [&](int tile) {
         if constexpr (kCapped) cap_scores(s, d);
         const int first_key = tile * kKeys;
-        if (first_key + kKeys - 1 > first_row || first_key <= d.below(first_row + 63)) {
+        if (first_key + kKeys - 1 > first_row + ahead_of_row ||
+            (kTables ? first_key < last_lowest : first_key <= d.below(first_row + 63))) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const int last = row + half * 8 - first_key - lane % 4 * 2;  // relative to the lane's first key
-            const int below = d.window == 0 ? -1 : last - d.window;
+            const int lane_key = first_key + lane % 4 * 2;  // the others are relative to it
+            const int last = row + ahead_of_row + half * 8 - lane_key;
+            const int below = kTables ? lowest[half] - 1 - lane_key : d.window == 0 ? -1 : last - d.window;
 #pragma unroll
             for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
@@ -327,21 +359,23 @@ void hopper_attention_forward(const AttentionForward& a, CudaStream& stream) {
     using Tiles = ForwardTiles<kHead>;
     static_assert(Tiles::kShared <= kHopperSharedBytes);
     const int64_t tiles = ceil_div(d.seq_len, Tiles::kQueries), items = pairs * d.group * tiles;
-    const int64_t pair_bytes = int64_t{d.seq_len} * kHead * 2 * 2;
-    int* ticket = static_cast<int*>(workspace(stream, Scratch::kAttention, sizeof(int)));
+    const int64_t pair_bytes = int64_t{key_len_of(a)} * kHead * 2 * 2;
+    constexpr TileSizes kSizes{Tiles::kQueries, Tiles::kKeys};
+    constexpr size_t kTicketBytes = 16;
+    char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, kTicketBytes + table_bytes(a, kSizes)));
+    int* ticket = reinterpret_cast<int*>(memory);
     TRI_CUDA(cudaMemsetAsync(ticket, 0, sizeof(int), stream));
     const ForwardWork work{ticket, static_cast<int>(items), static_cast<int>(tiles), static_cast<int>(pairs),
                            static_cast<int>(std::clamp<int64_t>(kSectionBytes / pair_bytes, 1, pairs))};
-    const auto qkv_map = [&](int rows) {
-      return box_map(a.qkv.data, batch, d.seq_len, heads + 2 * d.kv_heads, kHead, rows);
-    };
+    const ForwardBounds bounds = bounds_of(a, kSizes, memory + kTicketBytes, stream);
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, num_multiprocessors(stream)));
-    with_flag(a.softcap > 0, [&](auto capped) {
-      const auto kernel = hopper_forward_kernel<Tiles, decltype(capped)::value>;
+    with_flags(a.softcap > 0, has_band(a), [&](auto capped, auto tables) {
+      const auto kernel = hopper_forward_kernel<Tiles, decltype(capped)::value, decltype(tables)::value>;
       allow_shared(kernel, Tiles::kShared);
       kernel<<<blocks, Tiles::kThreads, Tiles::kShared, stream>>>(
-          qkv_map(Tiles::kQueries), qkv_map(Tiles::kKeys), box_map(a.out.data, batch, d.seq_len, heads, kHead, 16),
-          pointer<float>(a.lse), work, d);
+          box_map(a.qkv.data, batch, d.seq_len, heads + 2 * d.kv_heads, kHead, Tiles::kQueries),
+          box_map(keys_of(a).data, batch, bounds.band.key_len, bounds.keys.width / kHead, kHead, Tiles::kKeys),
+          box_map(a.out.data, batch, d.seq_len, heads, kHead, 16), pointer<float>(a.lse), work, d, bounds);
     });
   });
   TRI_CUDA_LAUNCH("hopper_attention_forward");
