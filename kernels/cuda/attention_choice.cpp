@@ -12,8 +12,6 @@ namespace {
 template <class Args>
 AttentionPath path_of(const Args& a, Pass pass, Context& context) {
   const AttentionShape shape = attention_shape(a);
-  if (shape.documents || shape.key_len > 0)
-    throw Fatal(ExitCode::kUsage, "attention over documents or parts of samples has no kernel on GPUs");
   GpuProperties gpu = context.properties();
   AttentionPath path = value_or_throw(attention_path(a.kernel, pass, shape, gpu));
   if (path == AttentionPath::kCudnn && a.kernel == AttentionKernel::kAuto) {

@@ -74,10 +74,10 @@ __global__ void __launch_bounds__(256) delta_kernel(float* delta, const Bf16* do
   }
 }
 
-template <int kHead, bool kCapped>
+template <int kHead, bool kCapped, bool kTables>
 __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
     backward_kernel(Bf16* dqkv, QueryGradient dq, const Bf16* dout, const float* lse, const float* delta,
-                    const Bf16* qkv, Shape d) {
+                    const Bf16* qkv, Shape d, const Bf16* kv_rows, Bf16* dkv_rows, BackwardBounds bounds) {
   using Tiles = BackwardTiles<kHead>;
   using Tile = SharedTile<kHead>;
   using Scores = SharedTile<Tiles::kKeys>;  // (queries, keys)
@@ -90,21 +90,28 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   int* const ticket = reinterpret_cast<int*>(shared + Tiles::kShared - 16);
 
   // The order of the work: sections of a few (sequence, key/value head) pairs; within a section key tiles ascend, which
-  // starts with those that have most queries.
+  // starts with those that have most queries, or are in the order of the tables.
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   if (thread == 0) *ticket = atomicAdd(dq.ticket, 1);
   __syncthreads();
   const int64_t work = *ticket, whole = int64_t{dq.pairs_together} * dq.key_tiles;
   const int first_pair = static_cast<int>(work / whole) * dq.pairs_together, rest = static_cast<int>(work % whole);
   const int together = min(dq.pairs_together, dq.pairs - first_pair), pair = first_pair + rest % together;
-  const int key_tile = rest / together, b = pair / d.kv_heads, kv = pair % d.kv_heads;
-  const int first_key = key_tile * kKeys, valid_keys = min(kKeys, d.seq_len - first_key);
-  const int first_tile = first_key / kQueries, last_tile = d.last_query(first_key + valid_keys - 1) / kQueries;
+  const int b = pair / d.kv_heads, kv = pair % d.kv_heads;
+  KeyTile own{};
+  if constexpr (kTables) own = bounds.key_tiles[int64_t{b} * dq.key_tiles + rest / together];
+  const int key_tile = kTables ? own.tile : rest / together, key_len = kTables ? bounds.band.key_len : d.seq_len;
+  const int first_key = key_tile * kKeys, valid_keys = min(kKeys, key_len - first_key);
+  // With tables, these count the steps of KeyTile.
+  const int first_tile = kTables ? 1 : first_key / kQueries;
+  const int last_tile = kTables ? own.steps() : d.last_query(first_key + valid_keys - 1) / kQueries;
+  const auto query_tile = [&](int step) { return kTables ? own.query_tile(step) : step; };
+  const QkvRow& key_row = kTables ? bounds.keys : d.row;
   const int stride = d.row.width, out_stride = d.out_row(kHead);
 
   const Bf16* query_rows = qkv + d.qkv_at(b, 0, d.row.query(kv, 0));
-  const auto copy_queries = [&](int tile, int g, int stage) {
-    const int first = tile * kQueries, head = kv * d.group + g;
+  const auto copy_queries = [&](int step, int g, int stage) {
+    const int first = query_tile(step) * kQueries, head = kv * d.group + g;
     copy_tile<kQueries, kHead, kThreads>(queries + stage * Tiles::kQueryBytes, query_rows + g * kHead, stride, first,
                                          d.seq_len);
     copy_tile<kQueries, kHead, kThreads>(douts + stage * Tiles::kQueryBytes, dout + d.out_at(b, 0, head, kHead),
@@ -117,9 +124,21 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
     }
     copy_async_commit();
   };
-  copy_tile<kKeys, kHead, kThreads, 2>(keys, qkv + d.qkv_at(b, 0, d.row.key(kv)), stride, first_key, d.seq_len,
-                                       Tiles::kKeyBytes, d.row.value_at - d.row.key_at);
-  copy_queries(last_tile, 0, 0);
+  copy_tile<kKeys, kHead, kThreads, 2>(
+      keys, kTables ? kv_rows + bounds.key_at(b, 0, key_row.key(kv)) : qkv + d.qkv_at(b, 0, d.row.key(kv)),
+      key_row.width, first_key, key_len, Tiles::kKeyBytes, key_row.value_at - key_row.key_at);
+  if (kTables && own.steps() == 0)
+    copy_async_commit();
+  else
+    copy_queries(last_tile, 0, 0);
+  // With tables: the last position that attends to the tile's first key.
+  int first_last = 0;
+  if constexpr (kTables) {
+    const int tile_last = first_key + kKeys - 1;
+    const bool to_end = bounds.band.document_start(b, tile_last) <= first_key;
+    first_last =
+        bounds.band.last_position(first_key, to_end ? own.end : bounds.band.document_end(b, first_key, tile_last));
+  }
 
   // Scores: this warp's first query and key, and its lanes' addresses of both operands and of the results.
   const int score_row = warp % Tiles::kScoreRowWarps * 32, score_key = warp / Tiles::kScoreRowWarps * Tiles::kScoreKeys;
@@ -151,7 +170,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
     if (next_tile >= first_tile) copy_queries(next_tile, next_g, stage ^ 1);
     const uint32_t q = queries + stage * Tiles::kQueryBytes, dy = douts + stage * Tiles::kQueryBytes;
     const uint32_t stat_at = stats + (2 * stage * kQueries + score_row + lane / 4) * 4;
-    const int first_query = tile * kQueries;
+    const int first_query = query_tile(tile) * kQueries;
 
     float p[2][kScoreTiles][4];
     clear(p);
@@ -182,8 +201,14 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
           load_matrix(to, Tile::step(values + key_at, 2 * k) + n * 16 * Tile::kRow);
         });
     // Masks after the second GEMM, so that the exponentials can run concurrently with it.
-    const bool edge = first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1);
-    if (edge) mask(p, first_query + score_row, first_key + score_key, lane, 0.0f, d);
+    if constexpr (kTables) {
+      const int position = bounds.band.position(first_query);
+      if (first_key + kKeys - 1 > position || position + kQueries - 1 > first_last)
+        mask(p, position + score_row, first_key + score_key, lane, 0.0f, bounds.band, b);
+    } else {
+      const bool edge = first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1);
+      if (edge) mask(p, first_query + score_row, first_key + score_key, lane, 0.0f, d);
+    }
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -205,9 +230,13 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
       }
     __syncthreads();  // weights and their gradients are stored
 
-    const int64_t item = (int64_t{b} * d.heads() + kv * d.group + g) * dq.tiles + tile;
+    const int64_t item = (int64_t{b} * d.heads() + kv * d.group + g) * dq.tiles + query_tile(tile);
     turn = dq.turns + item;
-    own_turn = key_tile - d.first_key(first_query) / kKeys;
+    if constexpr (kTables)
+      own_turn = bounds.turns[int64_t{b} * dq.tiles + query_tile(tile)].of(key_tile,
+                                                                           bounds.band.position(first_query) / kKeys);
+    else
+      own_turn = key_tile - d.first_key(first_query) / kKeys;
     int seen = load_relaxed(turn);  // loaded early, so that it arrives during the GEMM
     multiply<kQueries / 16, 2, Tiles::kColumnPairs>(
         dv,
@@ -260,8 +289,9 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
     g = next_g;
   }
 
+  if constexpr (kTables) copy_async_wait<0>();  // if there were no queries
   __syncthreads();  // the tiles of keys and values are now free: they stage dk and dv for stores of 16 bytes
-  if (thread == 0) store_release(turn, own_turn + 1);
+  if (thread == 0 && (!kTables || turn != nullptr)) store_release(turn, own_turn + 1);
 #pragma unroll
   for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -278,9 +308,11 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   for (int n = thread; n < kKeys * Tile::kChunks; n += kThreads) {
     const int row = n / Tile::kChunks, chunk = n % Tile::kChunks;
     if (row >= valid_keys) break;
-    Bf16* to = dqkv + d.qkv_at(b, first_key + row, d.row.key(kv)) + chunk * 8;
+    Bf16* to = (kTables ? dkv_rows + bounds.key_at(b, first_key + row, key_row.key(kv))
+                        : dqkv + d.qkv_at(b, first_key + row, d.row.key(kv))) +
+               chunk * 8;
     *reinterpret_cast<uint4*>(to) = load_shared16(keys + Tile::at(row, chunk));
-    *reinterpret_cast<uint4*>(to + d.row.value_at - d.row.key_at) = load_shared16(values + Tile::at(row, chunk));
+    *reinterpret_cast<uint4*>(to + key_row.value_at - key_row.key_at) = load_shared16(values + Tile::at(row, chunk));
   }
 }
 
@@ -331,11 +363,13 @@ void mma_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   with_head_size(d.row.head_size, [&](auto head_size) {
     constexpr int kHead = head_size();
     using Tiles = BackwardTiles<kHead>;
-    const int64_t tiles = ceil_div(d.seq_len, Tiles::kQueries), key_tiles = ceil_div(d.seq_len, Tiles::kKeys);
+    const int64_t tiles = ceil_div(d.seq_len, Tiles::kQueries), key_tiles = ceil_div(key_len_of(a), Tiles::kKeys);
     const int64_t pairs = batch * d.kv_heads, items = batch * heads * tiles;
     const size_t sum_bytes = static_cast<size_t>(items) * Tiles::kQueries * kHead * sizeof(float);
     const size_t turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int);  // includes the ticket
-    char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, sum_bytes + turn_bytes));
+    constexpr TileSizes kSizes{Tiles::kQueries, Tiles::kKeys};
+    const size_t tables_at = round_up(static_cast<int64_t>(sum_bytes + turn_bytes), 16);
+    char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, tables_at + table_bytes(a, kSizes)));
     int* turns = reinterpret_cast<int*>(memory + sum_bytes);
     TRI_CUDA(cudaMemsetAsync(turns, 0, turn_bytes, stream));
     const int64_t together = ceil_div(pairs, ceil_div(pairs, kPairsTogether));  // nearly equal sections
@@ -346,6 +380,7 @@ void mma_attention_backward(const AttentionBackward& a, CudaStream& stream) {
                            static_cast<int>(key_tiles),
                            static_cast<int>(pairs),
                            static_cast<int>(together)};
+    const BackwardBounds bounds = bounds_of(a, kSizes, memory + tables_at, stream);
 
     constexpr int kDeltaRows = 4 * 256 / row_lanes(kHead);
     const dim3 rows(static_cast<unsigned>(ceil_div(d.seq_len, kDeltaRows)), static_cast<unsigned>(heads),
@@ -354,12 +389,12 @@ void mma_attention_backward(const AttentionBackward& a, CudaStream& stream) {
         <<<rows, 256, 0, stream>>>(pointer<float>(a.delta), pointer<Bf16>(a.dout), pointer<Bf16>(a.out), d);
     TRI_CUDA_LAUNCH("flash_attention_delta");
     static_assert(Tiles::kShared <= kFlashSharedBytes);
-    with_flag(a.softcap > 0, [&](auto capped) {
-      const auto kernel = backward_kernel<kHead, decltype(capped)::value>;
+    with_flags(a.softcap > 0, has_band(a), [&](auto capped, auto tables) {
+      const auto kernel = backward_kernel<kHead, decltype(capped)::value, decltype(tables)::value>;
       allow_shared(kernel, Tiles::kShared);
       kernel<<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
           pointer<Bf16>(a.dqkv), dq, pointer<Bf16>(a.dout), pointer<float>(a.lse), pointer<float>(a.delta),
-          pointer<Bf16>(a.qkv), d);
+          pointer<Bf16>(a.qkv), d, pointer<Bf16>(keys_of(a)), pointer<Bf16>(key_gradients_of(a)), bounds);
     });
     TRI_CUDA_LAUNCH("flash_attention_backward");
     const dim3 query_tiles(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(batch));

@@ -3,6 +3,7 @@
 // where they are the A operand of the next GEMM. While a tile is processed, the keys and values of the next arrive by
 // cp.async.
 #include "kernels/cuda/flash_attention.cuh"
+#include "kernels/cuda/workspace.h"
 
 namespace tri::cuda {
 namespace flash {
@@ -18,9 +19,9 @@ struct ForwardTiles {
   static constexpr int kShared = kSums + kThreads * 16;
 };
 
-template <int kHead, bool kCapped>
+template <int kHead, bool kCapped, bool kTables>
 __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
-    forward_kernel(Bf16* out, float* lse, const Bf16* qkv, Shape d) {
+    forward_kernel(Bf16* out, float* lse, const Bf16* qkv, Shape d, const Bf16* kv_rows, ForwardBounds bounds) {
   using Tiles = ForwardTiles<kHead>;
   using Tile = SharedTile<kHead>;
   constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kThreads = Tiles::kThreads;
@@ -30,15 +31,21 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
                  values = keys + 2 * Tiles::kKeyBytes;
   const int lane = threadIdx.x % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 32;
   const int head = blockIdx.x, b = blockIdx.z, kv = head / d.group;
-  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;  // most keys first
+  QueryTile own{};
+  if constexpr (kTables) own = bounds.query_tiles[int64_t{b} * gridDim.y + blockIdx.y];
+  const int first_query =
+      (kTables ? own.tile : static_cast<int>(gridDim.y - 1 - blockIdx.y)) * kQueries;  // most keys first
   const int valid = min(kQueries, d.seq_len - first_query);
-  const int last_tile = (first_query + valid - 1) / kKeys, first_tile = d.first_key(first_query) / kKeys;
+  const int last_tile = kTables ? own.last : (first_query + valid - 1) / kKeys,
+            first_tile = kTables ? own.first : d.first_key(first_query) / kKeys;
   const int stride = d.row.width;
-  const Bf16* key_rows = qkv + d.qkv_at(b, 0, d.row.key(kv));
+  const QkvRow& key_row = kTables ? bounds.keys : d.row;
+  const Bf16* key_rows = kTables ? kv_rows + bounds.key_at(b, 0, key_row.key(kv)) : qkv + d.qkv_at(b, 0, d.row.key(kv));
 
   const auto copy_keys = [&](int tile) {
-    copy_tile<kKeys, kHead, kThreads, 2>(keys + (tile & 1) * Tiles::kKeyBytes, key_rows, stride, tile * kKeys,
-                                         d.seq_len, 2 * Tiles::kKeyBytes, d.row.value_at - d.row.key_at);
+    copy_tile<kKeys, kHead, kThreads, 2>(keys + (tile & 1) * Tiles::kKeyBytes, key_rows, key_row.width, tile * kKeys,
+                                         kTables ? bounds.band.key_len : d.seq_len, 2 * Tiles::kKeyBytes,
+                                         key_row.value_at - key_row.key_at);
     copy_async_commit();
   };
   copy_tile<kQueries, kHead, kThreads>(queries, qkv + d.qkv_at(b, 0, d.row.query(kv, head % d.group)), stride,
@@ -79,8 +86,13 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
 #pragma unroll
         for (int n = 0; n < kScoreTiles; ++n) cap_scores(s[m][n], d);
     const int first_key = tile * kKeys;
-    if (first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1))
+    if constexpr (kTables) {
+      const int position = bounds.band.position(first_query);
+      if (first_key + kKeys - 1 > position || first_key < bounds.band.first_key(b, position + kQueries - 1))
+        mask(s, position + warp_row, first_key, lane, -INFINITY, bounds.band, b);
+    } else if (first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1)) {
       mask(s, first_query + warp_row, first_key, lane, -INFINITY, d);
+    }
 
     const float4 earlier = *sums;
     float sum[2][2] = {{earlier.x, earlier.y}, {earlier.z, earlier.w}};  // over this lane's keys
@@ -170,11 +182,15 @@ void mma_attention_forward(const AttentionForward& a, CudaStream& stream) {
     const dim3 grid(static_cast<unsigned>(d.kv_heads * d.group),
                     static_cast<unsigned>(ceil_div(d.seq_len, Tiles::kQueries)),
                     static_cast<unsigned>(a.qkv[0] / d.seq_len));
-    with_flag(a.softcap > 0, [&](auto capped) {
-      const auto kernel = forward_kernel<kHead, decltype(capped)::value>;
+    constexpr TileSizes kSizes{Tiles::kQueries, Tiles::kKeys};
+    const size_t bytes = table_bytes(a, kSizes);
+    const ForwardBounds bounds =
+        bounds_of(a, kSizes, bytes > 0 ? workspace(stream, Scratch::kAttention, bytes) : nullptr, stream);
+    with_flags(a.softcap > 0, has_band(a), [&](auto capped, auto tables) {
+      const auto kernel = forward_kernel<kHead, decltype(capped)::value, decltype(tables)::value>;
       allow_shared(kernel, Tiles::kShared);
-      kernel<<<grid, Tiles::kThreads, Tiles::kShared, stream>>>(pointer<Bf16>(a.out), pointer<float>(a.lse),
-                                                                pointer<Bf16>(a.qkv), d);
+      kernel<<<grid, Tiles::kThreads, Tiles::kShared, stream>>>(
+          pointer<Bf16>(a.out), pointer<float>(a.lse), pointer<Bf16>(a.qkv), d, pointer<Bf16>(keys_of(a)), bounds);
     });
   });
   TRI_CUDA_LAUNCH("flash_attention_forward");

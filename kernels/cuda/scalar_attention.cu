@@ -4,7 +4,7 @@
 // It uses no tensor cores: it serves fp32 and head sizes that no other kernel supports, for correctness, not for speed.
 // Limits: T · 8 bytes of shared memory (attention_path() refuses longer sequences), head sizes up to 8 · 128.
 // Bound: fp32 units.  Reference: kernels/cpu/attention.cpp.
-#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/attention_band.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/scalar_attention.h"
 
@@ -15,9 +15,10 @@ constexpr int kThreads = 128;
 constexpr int kMaxPerThread = 8;  // head elements per thread of the dk, dv kernel
 
 struct Shape {
-  int seq_len, kv_heads, group, head_size, window;
+  int seq_len, kv_heads, group, head_size;
   float scale, softcap;
-  QkvRow row;
+  QkvRow row, key_row;
+  Band band;
 
   __device__ int64_t out_row() const { return int64_t{kv_heads} * group * head_size; }
   // Returns the index of the element that begins `head` elements into its row.
@@ -28,8 +29,12 @@ struct Shape {
   __device__ int64_t stat_at(int b, int t, int head) const {
     return (int64_t{b} * kv_heads * group + head) * seq_len + t;
   }
-  __device__ int first_key(int t) const { return window == 0 || t < window ? 0 : t - window + 1; }
-  __device__ int last_query(int s) const { return window == 0 || s + window > seq_len ? seq_len - 1 : s + window - 1; }
+  __device__ int64_t key_at(int b, int s, int kv) const {
+    return (int64_t{b} * band.key_len + s) * key_row.width + key_row.key(kv);
+  }
+  __device__ int64_t value_at(int b, int s, int kv) const {
+    return key_at(b, s, kv) + key_row.value_at - key_row.key_at;
+  }
 };
 
 template <class T>
@@ -54,23 +59,24 @@ __device__ __forceinline__ float slope_of(float score, const Shape& d) {
 }
 
 template <class T, bool kCapped>
-__global__ void forward_kernel(T* out, float* lse, const T* qkv, Shape d) {
-  extern __shared__ float weights[];  // (T)
+__global__ void forward_kernel(T* out, float* lse, const T* qkv, const T* keys, Shape d) {
+  extern __shared__ float weights[];  // (Tk)
   __shared__ float reduce[kThreads / 32];
-  const int t = blockIdx.x, head = blockIdx.y, b = blockIdx.z, kv = head / d.group, first = d.first_key(t);
+  const int t = blockIdx.x, head = blockIdx.y, b = blockIdx.z, kv = head / d.group;
+  const int last = d.band.position(t), first = d.band.first_key(b, last);
   const T* q = qkv + d.qkv_at(b, t, d.row.query(kv, head % d.group));
   float most = -INFINITY;
-  for (int s = first + threadIdx.x; s <= t; s += kThreads) {
-    weights[s] = score_of<kCapped>(q, qkv + d.qkv_at(b, s, d.row.key(kv)), d);
+  for (int s = first + threadIdx.x; s <= last; s += kThreads) {
+    weights[s] = score_of<kCapped>(q, keys + d.key_at(b, s, kv), d);
     most = fmaxf(most, weights[s]);
   }
   most = block_max<kThreads>(most, reduce);
   float sum = 0;
-  for (int s = first + threadIdx.x; s <= t; s += kThreads) sum += weights[s] = expf(weights[s] - most);
+  for (int s = first + threadIdx.x; s <= last; s += kThreads) sum += weights[s] = expf(weights[s] - most);
   sum = block_sum<kThreads>(sum, reduce);  // its barriers also publish the weights
   for (int i = threadIdx.x; i < d.head_size; i += kThreads) {
     float total = 0;
-    for (int s = first; s <= t; ++s) total += weights[s] * to_float(qkv[d.qkv_at(b, s, d.row.value(kv)) + i]);
+    for (int s = first; s <= last; ++s) total += weights[s] * to_float(keys[d.value_at(b, s, kv) + i]);
     out[d.out_at(b, t, head) + i] = from_float<T>(total / sum);
   }
   if (threadIdx.x == 0) lse[d.stat_at(b, t, head)] = most + logf(sum);
@@ -78,15 +84,16 @@ __global__ void forward_kernel(T* out, float* lse, const T* qkv, Shape d) {
 
 template <class T, bool kCapped>
 __global__ void query_gradient_kernel(T* dqkv, float* delta, const T* dout, const T* out, const float* lse,
-                                      const T* qkv, Shape d) {
-  extern __shared__ float dscores[];  // (T)
-  const int t = blockIdx.x, head = blockIdx.y, b = blockIdx.z, kv = head / d.group, first = d.first_key(t);
+                                      const T* qkv, const T* keys, Shape d) {
+  extern __shared__ float dscores[];  // (Tk)
+  const int t = blockIdx.x, head = blockIdx.y, b = blockIdx.z, kv = head / d.group;
+  const int last = d.band.position(t), first = d.band.first_key(b, last);
   const T *q = qkv + d.qkv_at(b, t, d.row.query(kv, head % d.group)), *dy = dout + d.out_at(b, t, head);
   const float own = dot(dy, out + d.out_at(b, t, head), d.head_size);
   const int64_t stat = d.stat_at(b, t, head);
   if (threadIdx.x == 0) delta[stat] = own;
-  for (int s = first + threadIdx.x; s <= t; s += kThreads) {
-    const T *k = qkv + d.qkv_at(b, s, d.row.key(kv)), *v = qkv + d.qkv_at(b, s, d.row.value(kv));
+  for (int s = first + threadIdx.x; s <= last; s += kThreads) {
+    const T *k = keys + d.key_at(b, s, kv), *v = keys + d.value_at(b, s, kv);
     const float score = score_of<kCapped>(q, k, d), p = expf(score - lse[stat]);
     dscores[s] = p * (dot(dy, v, d.head_size) - own) * d.scale;
     if constexpr (kCapped) dscores[s] *= slope_of(score, d);
@@ -94,22 +101,24 @@ __global__ void query_gradient_kernel(T* dqkv, float* delta, const T* dout, cons
   __syncthreads();
   for (int i = threadIdx.x; i < d.head_size; i += kThreads) {
     float total = 0;
-    for (int s = first; s <= t; ++s) total += dscores[s] * to_float(qkv[d.qkv_at(b, s, d.row.key(kv)) + i]);
+    for (int s = first; s <= last; ++s) total += dscores[s] * to_float(keys[d.key_at(b, s, kv) + i]);
     dqkv[d.qkv_at(b, t, d.row.query(kv, head % d.group)) + i] = from_float<T>(total);
   }
 }
 
 template <class T, bool kCapped>
-__global__ void key_value_gradient_kernel(T* dqkv, const float* delta, const T* dout, const float* lse, const T* qkv,
-                                          Shape d) {
+__global__ void key_value_gradient_kernel(T* dkeys, const float* delta, const T* dout, const float* lse, const T* qkv,
+                                          const T* keys, Shape d) {
   extern __shared__ float shared[];
   float *weights = shared, *dscores = shared + d.seq_len;  // (T) each
-  const int s = blockIdx.x, kv = blockIdx.y, b = blockIdx.z, last = d.last_query(s);
-  const T *k = qkv + d.qkv_at(b, s, d.row.key(kv)), *v = qkv + d.qkv_at(b, s, d.row.value(kv));
+  const int s = blockIdx.x, kv = blockIdx.y, b = blockIdx.z;
+  const int last_position = d.band.last_position(s, d.band.document_end(b, s, d.band.key_len - 1));
+  const int first = d.band.rows_before(s), end = d.band.rows_before(last_position + 1);  // rows of queries
+  const T *k = keys + d.key_at(b, s, kv), *v = keys + d.value_at(b, s, kv);
   float dk[kMaxPerThread] = {}, dv[kMaxPerThread] = {};
   for (int g = 0; g < d.group; ++g) {
     const int head = kv * d.group + g;
-    for (int t = s + threadIdx.x; t <= last; t += kThreads) {
+    for (int t = first + threadIdx.x; t < end; t += kThreads) {
       const int64_t stat = d.stat_at(b, t, head);
       const float score = score_of<kCapped>(qkv + d.qkv_at(b, t, d.row.query(kv, g)), k, d);
       weights[t] = expf(score - lse[stat]);
@@ -121,7 +130,7 @@ __global__ void key_value_gradient_kernel(T* dqkv, const float* delta, const T* 
     for (int n = 0; n < kMaxPerThread; ++n) {
       const int i = threadIdx.x + n * kThreads;
       if (i >= d.head_size) break;
-      for (int t = s; t <= last; ++t) {
+      for (int t = first; t < end; ++t) {
         dk[n] += dscores[t] * to_float(qkv[d.qkv_at(b, t, d.row.query(kv, g)) + i]);
         dv[n] += weights[t] * to_float(dout[d.out_at(b, t, head) + i]);
       }
@@ -132,8 +141,8 @@ __global__ void key_value_gradient_kernel(T* dqkv, const float* delta, const T* 
   for (int n = 0; n < kMaxPerThread; ++n) {
     const int i = threadIdx.x + n * kThreads;
     if (i >= d.head_size) break;
-    dqkv[d.qkv_at(b, s, d.row.key(kv)) + i] = from_float<T>(dk[n]);
-    dqkv[d.qkv_at(b, s, d.row.value(kv)) + i] = from_float<T>(dv[n]);
+    dkeys[d.key_at(b, s, kv) + i] = from_float<T>(dk[n]);
+    dkeys[d.value_at(b, s, kv) + i] = from_float<T>(dv[n]);
   }
 }
 
@@ -141,7 +150,7 @@ template <class Args>
 Shape shape_of(const Args& a) {
   const QkvRow row = qkv_row_of(a);
   static_assert(kMaxPerThread * kThreads == kScalarMaxHeadSize);
-  return {a.seq_len, a.num_kv_heads, a.group, row.head_size, a.window, a.scale, a.softcap, row};
+  return {a.seq_len, a.num_kv_heads, a.group, row.head_size, a.scale, a.softcap, row, key_row_of(a), band_of(a)};
 }
 
 template <class Kernel>
@@ -162,8 +171,8 @@ void scalar_attention_forward(const AttentionForward& a, CudaStream& stream) {
     using T = decltype(type);
     with_flag(a.softcap > 0, [&](auto capped) {
       auto kernel = forward_kernel<T, decltype(capped)::value>;
-      kernel<<<grid, kThreads, shared_bytes(kernel, d.seq_len), stream>>>(pointer<T>(a.out), pointer<float>(a.lse),
-                                                                          pointer<T>(a.qkv), d);
+      kernel<<<grid, kThreads, shared_bytes(kernel, d.band.key_len), stream>>>(
+          pointer<T>(a.out), pointer<float>(a.lse), pointer<T>(a.qkv), pointer<T>(keys_of(a)), d);
     });
   });
   TRI_CUDA_LAUNCH("attention_forward");
@@ -173,17 +182,18 @@ void scalar_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   const Shape d = shape_of(a);
   const auto batch = static_cast<unsigned>(a.qkv[0] / d.seq_len);
   const dim3 queries(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads * d.group), batch);
-  const dim3 keys(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads), batch);
+  const dim3 keys(static_cast<unsigned>(d.band.key_len), static_cast<unsigned>(d.kv_heads), batch);
   dispatch(a.qkv.dtype, [&](auto type) {
     using T = decltype(type);
     with_flag(a.softcap > 0, [&](auto capped) {
       auto query_kernel = query_gradient_kernel<T, decltype(capped)::value>;
-      query_kernel<<<queries, kThreads, shared_bytes(query_kernel, d.seq_len), stream>>>(
+      query_kernel<<<queries, kThreads, shared_bytes(query_kernel, d.band.key_len), stream>>>(
           pointer<T>(a.dqkv), pointer<float>(a.delta), pointer<T>(a.dout), pointer<T>(a.out), pointer<float>(a.lse),
-          pointer<T>(a.qkv), d);
+          pointer<T>(a.qkv), pointer<T>(keys_of(a)), d);
       auto key_kernel = key_value_gradient_kernel<T, decltype(capped)::value>;
       key_kernel<<<keys, kThreads, shared_bytes(key_kernel, 2 * d.seq_len), stream>>>(
-          pointer<T>(a.dqkv), pointer<float>(a.delta), pointer<T>(a.dout), pointer<float>(a.lse), pointer<T>(a.qkv), d);
+          pointer<T>(key_gradients_of(a)), pointer<float>(a.delta), pointer<T>(a.dout), pointer<float>(a.lse),
+          pointer<T>(a.qkv), pointer<T>(keys_of(a)), d);
     });
   });
   TRI_CUDA_LAUNCH("attention_backward");
