@@ -11,8 +11,10 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/expert_rows.h"
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
+#include "kernels/grouped_gemm.h"
 #include "kernels/muon.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
@@ -20,6 +22,7 @@
 #include "kernels/qk_norm_rope.h"
 #include "kernels/random.h"
 #include "kernels/rope.h"
+#include "kernels/router.h"
 
 #define TRI_FOR_EACH_OP(ROW)                          \
   ROW(gemm, Gemm)                                     \
@@ -54,6 +57,18 @@
   ROW(attention_forward, AttentionForward)            \
   ROW(attention_backward, AttentionBackward)          \
   ROW(cached_attention, CachedAttention)              \
+  ROW(grouped_forward, GroupedForward)                \
+  ROW(grouped_input_gradient, GroupedInputGradient)   \
+  ROW(grouped_weight_gradient, GroupedWeightGradient) \
+  ROW(router_forward, RouterForward)                  \
+  ROW(router_backward, RouterBackward)                \
+  ROW(router_totals, RouterTotals)                    \
+  ROW(router_bias_update, RouterBiasUpdate)           \
+  ROW(sort_pairs, SortPairs)                          \
+  ROW(merge_sources, MergeSources)                    \
+  ROW(gather_rows, GatherRows)                        \
+  ROW(combine_rows, CombineRows)                      \
+  ROW(combine_backward, CombineBackward)              \
   ROW(cross_entropy_stats, CrossEntropyStats)         \
   ROW(cross_entropy_loss, CrossEntropyLoss)           \
   ROW(adamw_update, AdamwUpdate)                      \
