@@ -327,6 +327,7 @@ Manifest Checkpointer::manifest_head(const RunProgress& progress) const {
   manifest.info.numbers = {{"samples", progress.samples}};
   if (!progress.fp8_history.empty()) manifest.info.lists[kFp8History] = progress.fp8_history;
   if (!progress.recent_steps.empty()) manifest.info.lists[kRecentSteps] = progress.recent_steps;
+  if (!progress.router_bias.empty()) manifest.info.lists[kRouterBias] = progress.router_bias;
   return manifest;
 }
 

@@ -16,13 +16,13 @@ struct LoadFrom {
   bool any = false;                   // checkpoints exist, readable or not
   int64_t step = 0;
   std::optional<int64_t> samples;
-  std::vector<float> fp8_history, recent_steps;
+  std::vector<float> fp8_history, recent_steps, router_bias;
   bool weights_alone = false, has_average = false;
 };
 template <class Archive>
 void fields(Archive& archive, LoadFrom& from) {
   archive(from.folder, from.any, from.step, from.samples, from.fp8_history, from.recent_steps, from.weights_alone,
-          from.has_average);
+          from.has_average, from.router_bias);
 }
 
 // Rank 0: returns the first readable candidate from `next` on, with its manifest, and moves `next` past it. Skips
@@ -48,6 +48,7 @@ Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates
     from.fp8_history = std::move(history).value();
     if (const auto recent = manifest->info.lists.find(kRecentSteps); recent != manifest->info.lists.end())
       from.recent_steps = recent->second;
+    from.router_bias = router_bias_of(manifest->info);
     from.weights_alone = holds_weights_alone(*manifest);
     from.has_average = holds_average(*manifest);
   }
@@ -70,6 +71,11 @@ Result<std::vector<float>> fp8_history_of(const CheckpointInfo& info) {
     history.push_back(std::bit_cast<float>(bits));
   }
   return history;
+}
+
+std::vector<float> router_bias_of(const CheckpointInfo& info) {
+  const auto list = info.lists.find(kRouterBias);
+  return list == info.lists.end() ? std::vector<float>{} : list->second;
 }
 
 Error load_error(const Error& error) {
@@ -118,7 +124,7 @@ Result<void> CheckpointSearch::next() {
   const Result<void> may = manifest_ && may_load_ ? may_load_(*from.folder, *manifest_) : Result<void>{};
   if (auto agreed = agree(job_, may); !agreed) return agreed;
   found_ = {.folder = *from.folder,
-            .progress = {from.step, *from.samples, from.fp8_history, from.recent_steps},
+            .progress = {from.step, *from.samples, from.fp8_history, from.recent_steps, from.router_bias},
             .weights_alone = from.weights_alone,
             .has_average = from.has_average};
   return {};

@@ -13,9 +13,10 @@
 
 namespace tri {
 
-// The names of RunProgress::fp8_history and recent_steps in a checkpoint.
+// The names of RunProgress::fp8_history, recent_steps and router_bias in a checkpoint.
 inline constexpr const char* kFp8History = "fp8_history";
 inline constexpr const char* kRecentSteps = "recent_steps";
+inline constexpr const char* kRouterBias = "router_bias";
 
 // How far a run has progressed.
 struct RunProgress {
@@ -24,6 +25,7 @@ struct RunProgress {
   // there are none. Rank 0's are stored.
   std::vector<float> fp8_history = {};
   std::vector<float> recent_steps = {};  // SpikeWindow::values (lib/train/spikes.h); empty: spikes are not skipped
+  std::vector<float> router_bias = {};   // of layers with experts, by layer and expert; empty: there are none
 };
 
 // A checkpoint that can be read and may be loaded, according to its manifest.
@@ -71,6 +73,8 @@ class CheckpointSearch {
 // digits per number, which may end in " guard " and the layers excluded from FP8, which is ignored. Fails if the text
 // has another form.
 Result<std::vector<float>> fp8_history_of(const CheckpointInfo& info);
+
+std::vector<float> router_bias_of(const CheckpointInfo& info);  // empty: it has none
 
 // Returns the error that ends a run which could not load. It is restartable if the trouble is transient.
 Error load_error(const Error& error);

@@ -29,7 +29,7 @@ void add_shards(const Slice& slice, const Mesh& mesh, std::vector<StateShard>& s
   for (const int index : slice.bucket.parameters) {
     const ParamSpec& spec = slice.specs[static_cast<size_t>(index)];
     const std::vector<int64_t> local = spec.local_shape(mesh);
-    const Axis holders = mesh.joint_axis(AxisSet::outside(spec.sharded | slice.bucket.sharded_over() | AxisSet{"pp"}));
+    const Axis holders = mesh.holders(spec.sharded | slice.bucket.sharded_over() | AxisSet{"pp"});
     const int64_t offset = slice.layout.offset[static_cast<size_t>(index)];
     const auto [begin, end] = range_of(slice.held);
     const auto [local_begin, local_end] = range_of(slice.local);

@@ -7,6 +7,7 @@ namespace tri {
 Mesh mesh_of(const Config& config, int world_rank) {
   std::vector<AxisSize> sizes;
   for (const AxisField& field : kAxisFields) sizes.push_back({field.axis, config.parallel.*field.size});
+  sizes.push_back({"ep", config.parallel.ep});
   return make_mesh(world_rank, sizes);
 }
 

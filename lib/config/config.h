@@ -10,6 +10,7 @@
 #include "io/base/error.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/kinds.h"
+#include "kernels/router.h"
 #include "lib/config/kinds.h"
 #include "lib/schedule/plan.h"
 
@@ -64,7 +65,8 @@ std::vector<Source> all_sources(const DataConfig& data);
 // Whether samples must say where their documents start.
 bool needs_documents(const DataConfig& data);
 
-// Fills the sizes of the model whose 0 means "derived", as far as the others allow: kv_heads, head_dim, ffn_hidden.
+// Fills the sizes of the model whose 0 means "derived", as far as the others allow: kv_heads, head_dim, ffn_hidden,
+// expert_hidden.
 // resolve_config calls it, and so do readers of configs that an older version resolved, which lack newer sizes.
 void fill_derived(ModelConfig& model);
 // Lowers model.window to the length of the sequences. Without a layer_pattern such a window is no limit: 0.

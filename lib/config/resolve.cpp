@@ -8,6 +8,7 @@
 #include "kernels/core/dims.h"
 #include "kernels/fp8.h"
 #include "kernels/rope.h"
+#include "kernels/router.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/batch_sizes.h"
 #include "lib/config/changes.h"
@@ -54,9 +55,13 @@ class Resolver {
   Result<Config> run() && {
     fill();
     check_model();
+    check_experts();
     check_tp();
     check_pp();
-    if (check_world()) check_batch();
+    if (check_world()) {
+      check_ep();
+      check_batch();
+    }
     check_data();
     check_fp8();
     check_lr();
@@ -133,6 +138,78 @@ class Resolver {
       add("model.window: {} exceeds model.seq_len {}; set model.window to 0 for full attention, or to {} or "
           "less",
           m.window, m.seq_len, m.seq_len);
+  }
+
+  void check_experts() {
+    const ModelConfig& m = c_.model;
+    const auto no_effect = [&](bool set, const char* field, const std::string& value, const std::string& why,
+                               const std::string& remedy) {
+      if (set) add("{}: {} has no effect {}; set {}", field, value, why, remedy);
+    };
+    if (m.experts == 0) {
+      const std::string why = "without experts";
+      no_effect(m.shared_experts > 0, "model.shared_experts", fmt::format("{}", m.shared_experts), why,
+                "model.experts, or model.shared_experts to 0");
+      no_effect(m.dense_layers > 0, "model.dense_layers", fmt::format("{}", m.dense_layers), why,
+                "model.experts, or model.dense_layers to 0");
+      no_effect(m.aux_loss > 0, "model.aux_loss", fmt::format("{}", m.aux_loss), why,
+                "model.experts, or model.aux_loss to 0");
+      no_effect(m.router_z_loss > 0, "model.router_z_loss", fmt::format("{}", m.router_z_loss), why,
+                "model.experts, or model.router_z_loss to 0");
+      no_effect(m.router_bias_rate > 0, "model.router_bias_rate", fmt::format("{}", m.router_bias_rate), why,
+                "model.experts, or model.router_bias_rate to 0");
+      return;
+    }
+    if (m.experts_per_token > m.experts)
+      add("model.experts_per_token: {} exceeds model.experts {}; set it to {} or less", m.experts_per_token, m.experts,
+          m.experts);
+    if (m.dense_layers >= m.layers)
+      add("model.dense_layers: {} leaves none of {} layers with experts; lower it, or set model.experts to 0",
+          m.dense_layers, m.layers);
+    if (m.block != Block::kSequential)
+      add("model.experts: {} requires a sequential block, but model.block is {}; set model.block to sequential",
+          m.experts, enum_name(m.block));
+    if (m.bias) add("model.bias: true is not supported with model.experts {}; set model.bias to false", m.experts);
+    if (int64_t{m.expert_hidden} * m.hidden % kBlock != 0)
+      add("model.expert_hidden: {} x model.hidden {} is not a multiple of {}; set model.expert_hidden to {}",
+          m.expert_hidden, m.hidden, kBlock, either(multiples_around(m.expert_hidden, kBlock), m.expert_hidden));
+    const std::string sigmoid = "set model.router to sigmoid";
+    if (m.router != Router::kSigmoid && (m.router_groups > 1 || m.router_top_groups > 1))
+      add("model.router_groups: {} of {} requires a sigmoid router; {}, or both to 1", m.router_top_groups,
+          m.router_groups, sigmoid);
+    if (m.router != Router::kSigmoid && m.router_bias_rate > 0)
+      add("model.router_bias_rate: {} requires a sigmoid router; {}, or model.router_bias_rate to 0",
+          m.router_bias_rate, sigmoid);
+    if (m.experts % m.router_groups != 0)
+      add("model.router_groups: {} does not divide model.experts {}; set it to {}", m.router_groups, m.experts,
+          either(divisors(m.experts), m.router_groups));
+    else if (m.router_top_groups > m.router_groups)
+      add("model.router_top_groups: {} exceeds model.router_groups {}; set it to {} or less", m.router_top_groups,
+          m.router_groups, m.router_groups);
+    else if (m.experts_per_token > m.experts / m.router_groups * m.router_top_groups &&
+             m.experts_per_token <= m.experts)
+      add("model.experts_per_token: {} exceeds the {} experts of {} groups; raise model.router_top_groups",
+          m.experts_per_token, m.experts / m.router_groups * m.router_top_groups, m.router_top_groups);
+    if (c_.precision.gemm == GemmFormat::kFp8)
+      add("precision.gemm: fp8 is not supported with model.experts {}; set precision.gemm to compute", m.experts);
+  }
+
+  // An expert group is a run of the stage's ranks, which are numbered along tp first.
+  void check_ep() {
+    const int ep = c_.parallel.ep;
+    const int64_t ranks = ranks_along(AxisSet::outside({"pp"}), c_.parallel);
+    if (ep > 1 && c_.model.experts == 0) {
+      add("parallel.ep: {} has no effect without experts; set model.experts, or parallel.ep to 1", ep);
+      return;
+    }
+    Numbers fits;
+    for (const int64_t size : divisors(std::gcd(ranks, int64_t{std::max(1, c_.model.experts)}))) fits.push_back(size);
+    const std::string remedy = "set parallel.ep to " + either(fits, ep);
+    if (ranks % ep != 0)
+      add("parallel.ep: {} does not divide the {} ranks of a stage ({}); {}", ep, ranks,
+          sizes_along(AxisSet::outside({"pp"}), c_.parallel), remedy);
+    else if (c_.model.experts % ep != 0)
+      add("parallel.ep: {} does not divide model.experts {}; {}", ep, c_.model.experts, remedy);
   }
 
   void check_layer_pattern() {
@@ -401,7 +478,8 @@ class Resolver {
 std::vector<SizeOverTp> sizes_over_tp(const ModelConfig& m) {
   std::vector<SizeOverTp> sizes{{m.heads, fmt::format("model.heads {}", m.heads)}};
   if (m.kv_heads != m.heads) sizes.push_back({m.kv_heads, fmt::format("model.kv_heads {}", m.kv_heads)});
-  sizes.push_back({m.ffn_hidden, fmt::format("model.ffn_hidden {}", m.ffn_hidden)});
+  if (m.experts == 0 || m.dense_layers > 0)
+    sizes.push_back({m.ffn_hidden, fmt::format("model.ffn_hidden {}", m.ffn_hidden)});
   sizes.push_back({padded_vocab(m), fmt::format("the padded vocabulary {} (model.vocab {} up to a multiple of {})",
                                                 padded_vocab(m), m.vocab, kVocabMultiple)});
   return sizes;
@@ -441,11 +519,12 @@ void fill_derived(ModelConfig& m) {
   if (m.qkv_bias == AutoFlag::kAuto) m.qkv_bias = m.bias ? AutoFlag::kTrue : AutoFlag::kFalse;
   if (m.rope_original_seq_len == 0 && (m.rope_scaling == RopeScaling::kLlama3 || m.rope_scaling == RopeScaling::kYarn))
     m.rope_original_seq_len = m.seq_len;
-  if (m.ffn_hidden != 0) return;
   const int64_t hidden = m.hidden;
   const bool gated = is_gated(m.activation);
   // 8/3: three matrices then have as many parameters as two of width 4 x hidden.
-  m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
+  if (m.ffn_hidden == 0)
+    m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
+  if (m.experts > 0 && m.expert_hidden == 0) m.expert_hidden = m.ffn_hidden;
 }
 
 void fit_window(ModelConfig& m) {

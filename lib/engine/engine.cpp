@@ -48,6 +48,9 @@ float loss_scale(int64_t targets) { return targets == 0 ? 0.0f : 1.0f / static_c
 
 int64_t tokens_of_batch(const Config& config) { return int64_t{config.data.global_batch} * config.model.seq_len; }
 
+// The routers' losses are means over all tokens of a step.
+float token_share(int64_t tokens) { return 1.0f / static_cast<float>(tokens); }
+
 }  // namespace
 
 Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
@@ -63,7 +66,8 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
                                                                           .num_microbatches = microbatches(config()),
                                                                           .device = device(),
                                                                           .compute = runtime_.compute(),
-                                                                          .dp = runtime_.dp()})
+                                                                          .dp = runtime_.dp(),
+                                                                          .experts = runtime_.expert_transfers()})
                  : nullptr),
       hooks_(make_hooks(store_.get())),
       targets_(tokens_of_batch(config())),
@@ -76,7 +80,9 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
               .tp = runtime_.tp(),
               .splits = overlap_splits_,
               .loss_scale = loss_scale(targets_),
-              .cache = cache}),
+              .cache = cache,
+              .experts = runtime_.experts(),
+              .token_share = token_share(tokens_of_batch(config()))}),
       executor_({.pp = mesh().axis("pp"),
                  .chunks = config().parallel.chunks,
                  .tensors = tensors_.boundaries,
@@ -100,6 +106,7 @@ void Engine::fill_tables() {
   Stream& compute = runtime_.compute();
   fill_angles(tensors_.stage.work.attention, config().model, compute);
   if (const Tensor starts = tensors_.stage.document_starts; !starts.empty()) compute.zero(starts);
+  if (const Tensor bias = tensors_.stage.experts.bias; !bias.empty()) compute.zero(bias);
   fill_loss_weights();
 }
 
@@ -114,8 +121,9 @@ void Engine::fill_loss_weights() {
   compute.synchronize();
 }
 
-void Engine::set_targets(int64_t targets) {
-  TRI_REQUIRE(targets >= 0, "{} targets", targets);
+void Engine::set_batch(int64_t tokens, int64_t targets) {
+  TRI_REQUIRE(tokens > 0 && targets >= 0 && targets <= tokens, "{} targets in a batch of {} tokens", targets, tokens);
+  stage_.set_token_share(token_share(tokens));
   if (targets == targets_) return;
   targets_ = targets;
   stage_.set_loss_scale(loss_scale(targets));

@@ -74,11 +74,13 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
     }
   const StageDims dims = stage_dims(config, mesh, cache);
   RankTensors t;
+  const int64_t expert_layers = tri::expert_layers(config.model);
+  const int64_t router_totals = expert_layers * (config.model.experts + MoeStatistics::kLosses);
   if (training) {
     t.store = allocate_store(config, mesh, arena);
     t.optimizer = allocate_optimizer(config, mesh, t.store, arena);
-    t.step_statistics =
-        arena.take("optimizer tables", Dtype::kF32, {kMaxStepStatistics + Fp8Slots(config).count() * kNumFp8Counts});
+    t.step_statistics = arena.take("optimizer tables", Dtype::kF32,
+                                   {kMaxStepStatistics + Fp8Slots(config).count() * kNumFp8Counts + router_totals});
     t.loss = t.step_statistics.flat(kLossStatistic, 1);
   } else {
     t.weights = allocate_weights(config, mesh, arena);
@@ -87,6 +89,9 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
   t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena, cache);
   if (training && t.stage.fp8.slots() > 0)
     t.stage.fp8.float_counts = t.step_statistics.flat(kMaxStepStatistics, t.stage.fp8.slots() * kNumFp8Counts);
+  if (training && expert_layers > 0)
+    t.stage.experts.totals = t.step_statistics.flat(t.step_statistics.numel() - router_totals, router_totals)
+                                 .view({expert_layers, config.model.experts + MoeStatistics::kLosses});
   t.boundaries = allocate_boundaries(mesh.axis("pp"), chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
   if (mesh.axis("pp").last()) {
     t.loss_weight = arena.take("head", Dtype::kF32, {num_microbatches});

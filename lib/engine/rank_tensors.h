@@ -30,7 +30,8 @@ struct RankTensors {
   BoundaryTensors boundaries;
   StoreTensors store;          // training: weights, gradients, moments
   OptimizerTensors optimizer;  // training
-  // Training; f32: numbers that ranks sum in a step: kMaxStepStatistics, then stage.fp8.float_counts.
+  // Training; f32: numbers that ranks sum in a step: kMaxStepStatistics, then stage.fp8.float_counts, then
+  // stage.experts.totals.
   Tensor step_statistics;
   std::vector<std::vector<Parameter>> weights;  // inference, [chunk][parameter]
   Tensor loss;         // (1) f32: the mean loss of a batch; in training an element of step_statistics

@@ -13,8 +13,8 @@ namespace {
 
 // The groups' tags are fixed: an edge with peer copies has no group, so if groups were counted, neighbours would get
 // different tags.
-constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kMatricesTag = 4, kForwardTag = 5,
-              kBackwardTag = 6;
+constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kMatricesTag = 4, kExpertsTag = 5,
+              kExpertCopiesTag = 6, kRowsTag = 7, kForwardTag = 8, kBackwardTag = 9;
 
 // The plan requires peer copies, but mapping the peer's memory failed.
 [[noreturn]] void throw_no_copies(const char* axis, const std::string& why, const char* instead) {
@@ -33,7 +33,9 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
 
   compute_ = &add_stream("compute", StreamPriority::kNormal);
   Stream& tp_stream = config.parallel.overlap_tp && tp.size > 1 ? add_stream("tp") : *compute_;
-  Stream& dp_stream = config.parallel.overlap_dp && dp.size > 1 ? add_stream("dp") : *compute_;
+  const bool has_experts = config.model.experts > 0;
+  const bool reduces = dp.size > 1 || (has_experts && tp.size > 1);
+  Stream& dp_stream = config.parallel.overlap_dp && reduces ? add_stream("dp") : *compute_;
   GroupOnStream tp_collectives(add_collectives("tp", kTpTag, tp_group), tp_stream, device, TimeCategory::kTp);
   GroupOnStream dp_collectives(add_collectives("dp", kDpTag, dp_group), dp_stream, device, TimeCategory::kDp);
   // Sums over stages also wait for the end of the pipeline's bubble, so that time belongs to pp.
@@ -46,6 +48,22 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
     matrices_ = std::make_unique<GroupOnStream>(
         add_collectives("matrices", kMatricesTag, mesh.group(kBucketAxes | AxisSet{"tp"})), dp_stream, device,
         TimeCategory::kDp);
+  if (has_experts) {
+    const auto connect = [&](const char* name, int tag, AxisSet axes) {
+      const AxisSet divided = mesh.divided(axes);
+      const auto known = [&](const auto& row) { return row.first == divided; };
+      if (divided.empty() || std::ranges::any_of(expert_transfers_, known)) return;
+      expert_transfers_.emplace_back(
+          divided, std::make_unique<CollectiveTransfers>(GroupOnStream(add_collectives(name, tag, mesh.group(divided)),
+                                                                       dp_stream, device, TimeCategory::kDp),
+                                                         device));
+    };
+    connect("expert copies", kExpertCopiesTag, {"edp"});
+    connect("rows", kRowsTag, kRowAxes);
+    if (config.parallel.ep > 1)
+      experts_ = std::make_unique<GroupOnStream>(add_collectives("experts", kExpertsTag, mesh.group({"ep"})), *compute_,
+                                                 device, TimeCategory::kTp);
+  }
   if (pp.size > 1) {
     connect_stages();
     if (config.model.tie_embeddings && (pp.first() || pp.last()))
@@ -176,6 +194,12 @@ CommGroup& Runtime::add_collectives(const std::string& name, int tag, const std:
 GroupOnStream& Runtime::matrices() {
   if (matrices_) return *matrices_;
   return dp_->size() > 1 ? dp_->collectives() : tp_->collectives();
+}
+
+std::vector<ExpertTransfers> Runtime::expert_transfers() {
+  std::vector<ExpertTransfers> rows;
+  for (const auto& [axes, transfers] : expert_transfers_) rows.push_back({axes, transfers.get()});
+  return rows;
 }
 
 Stream& Runtime::add_stream(const std::string& name, StreamPriority priority) {

@@ -47,6 +47,10 @@ class Runtime {
   AxisTransfers& tp() { return *tp_; }
   AxisTransfers& dp() { return *dp_; }
   GroupOnStream& world() { return *world_; }
+  // Returns the ranks that divide the experts of a layer, on the compute stream; null: one rank holds all.
+  GroupOnStream* experts() { return experts_.get(); }
+  // Returns the transfers of buckets that are reduced over kExpertAxes instead of kBucketAxes.
+  std::vector<ExpertTransfers> expert_transfers();
   // Returns the ranks of the stage that hold parts of the same matrices, which Muon divides among them; on a dp or tp
   // stream.
   GroupOnStream& matrices();
@@ -97,7 +101,8 @@ class Runtime {
   std::vector<std::unique_ptr<Stream>> streams_;
   Stream* compute_ = nullptr;
   std::unique_ptr<AxisTransfers> tp_, dp_;
-  std::unique_ptr<GroupOnStream> world_, embedding_, matrices_;
+  std::unique_ptr<GroupOnStream> world_, embedding_, matrices_, experts_;
+  std::vector<std::pair<AxisSet, std::unique_ptr<AxisTransfers>>> expert_transfers_;
   PipelineLinks links_;
   std::unique_ptr<Stream> reader_;  // of progress; null: streams record all progress, or there is no flight recorder
   std::optional<HostBuffer<uint32_t>> read_;

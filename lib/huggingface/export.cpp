@@ -80,10 +80,9 @@ class Source {
   void put(const Mapped& mapped, const SafetensorsEntry& entry, SafetensorsWriter& writer) {
     std::vector<T> hf(static_cast<size_t>(entry.bytes()) / sizeof(T));
     const int64_t width = row_width(*mapped.spec);
-    for_each_element(row_map(mapped.rows, model_, mapped.spec->numel() / width), width, mapped.form,
-                     [&](int64_t hf_index, int64_t native_index) {
-                       hf[static_cast<size_t>(hf_index)] = T(values_[static_cast<size_t>(native_index)]);
-                     });
+    for_each_element(row_map(mapped, model_), width, mapped.form, [&](int64_t hf_index, int64_t native_index) {
+      hf[static_cast<size_t>(hf_index)] = T(values_[static_cast<size_t>(native_index)]);
+    });
     writer.write(entry.name, hf.data(), entry.bytes());
   }
 

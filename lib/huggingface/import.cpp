@@ -178,7 +178,7 @@ Result<void> place(const HfWeights::Found& found, const Mapped& mapped, const Mo
     return file_error("{}: tensor {} is {}, expected {}", *found.path, entry.name, to_string(entry.shape),
                       to_string(mapped.shape));
   const int64_t width = row_width(*mapped.spec);
-  const std::vector<int64_t> rows = row_map(mapped.rows, model, mapped.spec->numel() / width);
+  const std::vector<int64_t> rows = row_map(mapped, model);
   return with_values(found, [&](auto value_at) {
     for_each_element(rows, width, mapped.form, [&](int64_t hf_index, int64_t native_index) {
       native[static_cast<size_t>(native_index)] = value_at(hf_index);

@@ -60,6 +60,40 @@ constexpr TensorRule kLlamaTensors[] = {
     {modules::kHead, Part::kWeight, "lm_head.weight", Rows::kVocab},  // untied only
 };
 
+constexpr TensorRule kMixtralTensors[] = {
+    {modules::kTokens, Part::kWeight, "model.embed_tokens.weight", Rows::kVocab},
+    {modules::kNorm1, Part::kWeight, "model.layers.{}.input_layernorm.weight"},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.q_proj.weight", Rows::kQuery},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.k_proj.weight", Rows::kKey},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.v_proj.weight", Rows::kValue},
+    {modules::kProj, Part::kWeight, "model.layers.{}.self_attn.o_proj.weight"},
+    {modules::kNorm2, Part::kWeight, "model.layers.{}.post_attention_layernorm.weight"},
+    {modules::kRouter, Part::kWeight, "model.layers.{}.block_sparse_moe.gate.weight"},
+    {modules::kExpertsFc1, Part::kWeight, "model.layers.{0}.block_sparse_moe.experts.{1}.w1.weight", Rows::kGate},
+    {modules::kExpertsFc1, Part::kWeight, "model.layers.{0}.block_sparse_moe.experts.{1}.w3.weight", Rows::kUp},
+    {modules::kExpertsFc2, Part::kWeight, "model.layers.{0}.block_sparse_moe.experts.{1}.w2.weight"},
+    {modules::kFinalNorm, Part::kWeight, "model.norm.weight"},
+    {modules::kHead, Part::kWeight, "lm_head.weight", Rows::kVocab},  // untied only
+};
+
+constexpr TensorRule kQwen3MoeTensors[] = {
+    {modules::kTokens, Part::kWeight, "model.embed_tokens.weight", Rows::kVocab},
+    {modules::kNorm1, Part::kWeight, "model.layers.{}.input_layernorm.weight"},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.q_proj.weight", Rows::kQuery},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.k_proj.weight", Rows::kKey},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.v_proj.weight", Rows::kValue},
+    {modules::kQueryNorm, Part::kWeight, "model.layers.{}.self_attn.q_norm.weight"},
+    {modules::kKeyNorm, Part::kWeight, "model.layers.{}.self_attn.k_norm.weight"},
+    {modules::kProj, Part::kWeight, "model.layers.{}.self_attn.o_proj.weight"},
+    {modules::kNorm2, Part::kWeight, "model.layers.{}.post_attention_layernorm.weight"},
+    {modules::kRouter, Part::kWeight, "model.layers.{}.mlp.gate.weight"},
+    {modules::kExpertsFc1, Part::kWeight, "model.layers.{0}.mlp.experts.{1}.gate_proj.weight", Rows::kGate},
+    {modules::kExpertsFc1, Part::kWeight, "model.layers.{0}.mlp.experts.{1}.up_proj.weight", Rows::kUp},
+    {modules::kExpertsFc2, Part::kWeight, "model.layers.{0}.mlp.experts.{1}.down_proj.weight"},
+    {modules::kFinalNorm, Part::kWeight, "model.norm.weight"},
+    {modules::kHead, Part::kWeight, "lm_head.weight", Rows::kVocab},  // untied only
+};
+
 constexpr TensorRule kNeoxTensors[] = {
     {modules::kTokens, Part::kWeight, "gpt_neox.embed_in.weight", Rows::kVocab},
     {modules::kNorm1, Part::kWeight, "gpt_neox.layers.{}.input_layernorm.weight"},
@@ -127,6 +161,9 @@ enum class Biases {
   kAny,   // zeros stand for absent ones
 };
 
+// Families with experts.
+enum class Experts { kNone, kMixtral, kQwen3 };
+
 struct FormatTable {
   WeightFormat format;
   Norm norm;
@@ -147,6 +184,7 @@ struct FormatTable {
   RopeNames rope = {};
   bool window_of_layers = false;  // the window counts with use_sliding_window, from layer max_window_layers on
   Gemma gemma = Gemma::kNone;
+  Experts experts = Experts::kNone;
 };
 
 constexpr SizeField kGpt2Sizes[] = {
@@ -191,6 +229,28 @@ constexpr SizeField kQwen3Sizes[] = {{"num_key_value_heads", &ModelConfig::kv_he
                                      {"head_dim", &ModelConfig::head_dim, true, 128},
                                      kContext,
                                      kWindow};
+// Instead of kDecoderSizes: all layers have experts.
+constexpr SizeField kMixtralBase[] = {{"vocab_size", &ModelConfig::vocab},
+                                      {"hidden_size", &ModelConfig::hidden},
+                                      {"intermediate_size", &ModelConfig::expert_hidden},
+                                      {"num_hidden_layers", &ModelConfig::layers},
+                                      {"num_attention_heads", &ModelConfig::heads}};
+constexpr SizeField kMixtralSizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true, 8},
+                                       {"num_local_experts", &ModelConfig::experts, true, 8},
+                                       {"num_experts_per_tok", &ModelConfig::experts_per_token, true, 2},
+                                       kContext,
+                                       {"sliding_window", &ModelConfig::window, true}};
+constexpr SizeField kQwen3MoeSizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true, 4},
+                                        {"head_dim", &ModelConfig::head_dim, true},
+                                        {"num_experts", &ModelConfig::experts, true, 128},
+                                        {"num_experts_per_tok", &ModelConfig::experts_per_token, true, 8},
+                                        {"moe_intermediate_size", &ModelConfig::expert_hidden, true, 768},
+                                        kContext,
+                                        kWindow};
+constexpr FixedField kMixtralFixed[] = {{"hidden_act", "\"silu\"", "\"swish\""},
+                                        {.hf = "router_jitter_noise", .json = "0.0", .any = true}};
+constexpr FixedField kQwen3MoeFixed[] = {
+    {"hidden_act", "\"silu\"", "\"swish\""}, {"decoder_sparse_step", "1"}, {"mlp_only_layers", "[]"}};
 constexpr SizeField kGemmaSizes[] = {{"num_key_value_heads", &ModelConfig::kv_heads, true, 4},
                                      {"head_dim", &ModelConfig::head_dim, true, 256},
                                      kContext,
@@ -211,13 +271,24 @@ struct Decoder {
   NormPosition norm_position = NormPosition::kPre;
   double eps_when_absent = 1e-6;
   Gemma gemma = Gemma::kNone;
+  Experts experts = Experts::kNone;
 };
+constexpr std::span<const TensorRule> tensors_of(const Decoder& family) {
+  if (family.experts == Experts::kMixtral) return kMixtralTensors;
+  if (family.experts == Experts::kQwen3) return kQwen3MoeTensors;
+  return family.gemma != Gemma::kNone ? std::span<const TensorRule>(kGemmaTensors) : kLlamaTensors;
+}
+constexpr std::span<const FixedField> fixed_of(const Decoder& family) {
+  if (family.experts == Experts::kMixtral) return kMixtralFixed;
+  if (family.experts == Experts::kQwen3) return kQwen3MoeFixed;
+  return family.gemma != Gemma::kNone ? std::span<const FixedField>(kGemmaFixed) : kLlamaFixed;
+}
 constexpr FormatTable decoder(const Decoder& family) {
   const bool gemma = family.gemma != Gemma::kNone;
   return {.format = {.model_type = family.model_type,
                      .architecture = family.architecture,
                      .prefix = "model.",
-                     .tensors = gemma ? std::span(kGemmaTensors) : std::span<const TensorRule>(kLlamaTensors),
+                     .tensors = tensors_of(family),
                      .ignored = kLlamaIgnored},
           .norm = Norm::kRmsNorm,
           .activation = gemma ? Activation::kGeglu : Activation::kSwiglu,
@@ -228,13 +299,14 @@ constexpr FormatTable decoder(const Decoder& family) {
           .tied_when_absent = gemma,
           .eps = "rms_norm_eps",
           .eps_when_absent = family.eps_when_absent,
-          .sizes = kDecoderSizes,
+          .sizes = family.experts == Experts::kMixtral ? std::span<const SizeField>(kMixtralBase) : kDecoderSizes,
           .more_sizes = family.sizes,
-          .fixed = gemma ? std::span<const FixedField>(kGemmaFixed) : std::span<const FixedField>(kLlamaFixed),
+          .fixed = fixed_of(family),
           .qk_norm = family.qk_norm,
           .norm_position = gemma ? NormPosition::kBoth : family.norm_position,
           .window_of_layers = family.window_of_layers,
-          .gemma = family.gemma};
+          .gemma = family.gemma,
+          .experts = family.experts};
 }
 
 constexpr FormatTable kFormats[] = {
@@ -294,6 +366,17 @@ constexpr FormatTable kFormats[] = {
              .sizes = kQwen3Sizes,
              .window_of_layers = true,
              .qk_norm = QkNorm::kHead}),
+    decoder({.model_type = "mixtral",
+             .architecture = "MixtralForCausalLM",
+             .sizes = kMixtralSizes,
+             .eps_when_absent = 1e-5,
+             .experts = Experts::kMixtral}),
+    decoder({.model_type = "qwen3_moe",
+             .architecture = "Qwen3MoeForCausalLM",
+             .sizes = kQwen3MoeSizes,
+             .window_of_layers = true,
+             .qk_norm = QkNorm::kHead,
+             .experts = Experts::kQwen3}),
     decoder({.model_type = "olmo2",
              .architecture = "Olmo2ForCausalLM",
              .sizes = kLlamaSizes,
@@ -321,6 +404,22 @@ const FormatTable& table_of(const WeightFormat& format) {
   return kFormats[0];
 }
 
+// Adds a line for each property of the experts that the format can't express.
+void expert_objections(const FormatTable& t, const ModelConfig& m, std::vector<std::string>& lines) {
+  const auto objects = [&](bool set, const char* field, auto value, const char* has) {
+    if (set)
+      lines.push_back(
+          fmt::format("model.{}: {} can't be expressed as {}, which has {}", field, value, t.format.architecture, has));
+  };
+  if (t.experts == Experts::kNone) return objects(m.experts > 0, "experts", m.experts, "none");
+  objects(m.experts == 0, "experts", m.experts, "experts");
+  objects(m.shared_experts > 0, "shared_experts", m.shared_experts, "none");
+  objects(m.dense_layers > 0, "dense_layers", m.dense_layers, "none");
+  objects(m.router != Router::kSoftmax, "router", enum_name(m.router), "softmax");
+  objects(m.router_scale != 1, "router_scale", m.router_scale, "1");
+  objects(!m.router_renormalize && t.experts == Experts::kMixtral, "router_renormalize", false, "true");
+}
+
 // Returns one line for each property of the model that the format can't express.
 std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) {
   std::vector<std::string> lines;
@@ -342,6 +441,7 @@ std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) 
   if (m.rope_fraction < 1 && !t.rope.rotates_parts)
     lines.push_back(fmt::format("model.rope_fraction: {} can't be expressed as {}, which rotates whole heads",
                                 m.rope_fraction, t.format.architecture));
+  expert_objections(t, m, lines);
   for (std::string& line : gemma_objections(t.gemma, t.format.architecture, m)) lines.push_back(std::move(line));
   if (m.kv_heads != m.heads && !t.groups)
     lines.push_back(fmt::format(
@@ -482,6 +582,11 @@ Result<Described> read_model(const std::string& path, const Json& json) {
       return file_error("{}: {}: {} is not a valid size", path, field.hf, value->dump());
     m.*field.native = value->get<int>();
   }
+  if (table->experts == Experts::kQwen3) {
+    const auto renormalize = flag_of(path, json, "norm_topk_prob", false);
+    if (!renormalize) return renormalize.error();
+    m.router_renormalize = renormalize.value();
+  }
   if (table->window_of_layers)
     if (auto read = read_window_layers(path, json, m); !read) return read.error();
   if (table->gemma != Gemma::kNone) {
@@ -563,6 +668,7 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
     json["use_sliding_window"] = model.window > 0;
     json["max_window_layers"] = model.window > 0 ? 0 : model.layers;
   }
+  if (table.experts == Experts::kQwen3) json["norm_topk_prob"] = model.router_renormalize;
   for (const FixedField& field : table.fixed) json[std::string(field.hf)] = Json::parse(field.json);
   if (const auto name = std::ranges::find(table.activations, model.activation, &ActivationName::native);
       name != table.activations.end())
@@ -657,6 +763,15 @@ std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_ro
   return map;
 }
 
+std::vector<int64_t> row_map(const Mapped& mapped, const ModelConfig& model) {
+  const int64_t all = mapped.spec->numel() / row_width(*mapped.spec);
+  if (mapped.expert < 0) return row_map(mapped.rows, model, all);
+  const int64_t of_expert = all / mapped.spec->shape[0];
+  std::vector<int64_t> rows = row_map(mapped.rows, model, of_expert);
+  for (int64_t& row : rows) row += mapped.expert * of_expert;
+  return rows;
+}
+
 std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& model,
                                 const std::vector<ParamSpec>& parameters) {
   const auto find = [&](const std::string& name) {
@@ -675,6 +790,15 @@ std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& m
     if (shaped == nullptr) shaped = find(weight_of(rule.module, layer));
     TRI_REQUIRE(shaped != nullptr, "{}: neither it nor its weight", name);
     const int64_t width = row_width(*shaped);
+    if (shaped->experts) {
+      for (int expert = 0; expert < model.experts; ++expert) {
+        mapped.hf = fmt::format(fmt::runtime(rule.hf), layer, expert);
+        mapped.expert = expert;
+        mapped.shape = {static_cast<int64_t>(row_map(mapped, model).size()), width};
+        all.push_back(mapped);
+      }
+      return;
+    }
     const auto count = static_cast<int64_t>(row_map(rule.rows, model, shaped->numel() / width).size());
     if (bias || width == 1)
       mapped.shape = {count};

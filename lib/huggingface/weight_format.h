@@ -9,6 +9,8 @@
 //   qwen3    Qwen3ForCausalLM    llama with QK-norm, without biases; with a window or without
 //   olmo2    Olmo2ForCausalLM    llama with norms of outputs and QK-norm over the full width, without biases
 //   gemma2   Gemma2ForCausalLM   four norms a layer, norm_offset, geglu, scaled embeddings, softcaps, layer_pattern
+//   mixtral  MixtralForCausalLM  mistral with experts in all layers, whose weights are renormalized
+//   qwen3_moe    Qwen3MoeForCausalLM  qwen3 with experts in all layers
 //   gemma3_text  Gemma3ForCausalLM  gemma2 with QK-norm and rope_theta_local, without a softcap of scores
 // Of those with rope, each kind of model.rope_scaling.
 //
@@ -49,7 +51,7 @@ enum class Part { kWeight, kBias };
 struct TensorRule {
   std::string_view module;  // native: parameter_names.h
   Part part;                // of the module
-  std::string_view hf;      // "{}" is the layer's index
+  std::string_view hf;      // "{}" or "{0}" is the layer's index, "{1}" the expert's
   Rows rows = Rows::kAll;
   Form form = Form::kSame;
 };
@@ -92,6 +94,7 @@ struct Mapped {
   const ParamSpec* spec = nullptr;  // native; null: zeros
   Rows rows = Rows::kAll;
   Form form = Form::kSame;
+  int expert = -1;  // of spec->experts: hf is a tensor of this expert alone
 };
 // Returns all tensors of the model in the order of the native `parameters` (model_parameters), each of which has one.
 std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& model,
@@ -99,6 +102,8 @@ std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& m
 
 // Returns [row of hf] = row of native.
 std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_rows);
+// The same for a tensor, among all rows of the native one.
+std::vector<int64_t> row_map(const Mapped& mapped, const ModelConfig& model);
 // Returns the elements in a row of the native tensor: 1 for vectors.
 int64_t row_width(const ParamSpec& spec);
 

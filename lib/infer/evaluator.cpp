@@ -55,7 +55,8 @@ double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int3
 double Evaluator::loss_of_batch() {
   const Tensor loss = engine_.tensors().loss;
   GroupOnStream& world = engine_.runtime().world();
-  engine_.set_targets(int64_t{engine_.config().data.global_batch} * engine_.config().model.seq_len);
+  const int64_t tokens = int64_t{engine_.config().data.global_batch} * engine_.config().model.seq_len;
+  engine_.set_batch(tokens, tokens);
   engine_.batch().zero_losses();
   engine_.stage().begin(Stage::Mode::kEvaluate);
   engine_.executor().run(batch_plan_, engine_.stage());

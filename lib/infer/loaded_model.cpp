@@ -4,6 +4,7 @@
 
 #include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/dims.h"
+#include "lib/checkpoint/search.h"
 #include "lib/comm/job/job.h"
 #include "lib/config/axis_fields.h"
 
@@ -17,6 +18,7 @@ Config forward_config(Config config, int ranks) {
     p.schedule = Schedule::k1F1B;
   }
   p.dp = 0;
+  p.ep = 1;
   p.recompute = Recompute::kFull;            // stores one layer's activations
   p.dp_transfers = Transfers::kCollectives;  // there are no gradients
   config.run.device = DeviceChoice::kAuto;
@@ -30,6 +32,9 @@ Result<void> use_cache(Config& config, int64_t longest, int ranks) {
   ParallelConfig& p = config.parallel;
   if (config.precision.gemm == GemmFormat::kFp8)
     return usage_error("precision.gemm: fp8: text is generated and scored without FP8 GEMMs; remove the override");
+  if (p.ep > 1)
+    return usage_error(
+        "parallel.ep: {}: text is generated and scored with all experts on each rank; set parallel.ep to 1", p.ep);
   config.model.seq_len = static_cast<int>(std::min<int64_t>(config.model.seq_len, round_up(longest, p.tp)));
   if (config.model.window > config.model.seq_len) fit_window(config.model);
   config.data.document_mask = false;  // a text is one document
@@ -64,6 +69,12 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const OpenedCheckpoint& c
   const auto loaded =
       load_weights(checkpoint, mesh, model->engine_.parameters(), model->engine_.runtime().compute(), job);
   if (!loaded) return loaded.error();
+  // Like its weights, rank 0 reads the routers' biases.
+  const auto bias =
+      job.broadcast(checkpoint.manifest ? router_bias_of(checkpoint.manifest->info) : std::vector<float>{});
+  Engine& engine = model->engine_;
+  if (auto read = load_router_bias(bias, engine.stage().experts().bias, engine.runtime().compute()); !read)
+    return file_error("{}: {}", checkpoint.folder, read.error().message);
   return model;
 }
 

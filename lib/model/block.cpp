@@ -42,14 +42,16 @@ void TransformerBlock::run_forward(State& s, std::span<const TransferRegion> reg
   const LayerContext& ctx = s.ctx;
   for (const TransferRegion& region : regions) {
     const Branch branch = region.linear.branch;
+    const bool local = spec_.is_local(branch);
     if (region.reduces()) {
-      s.sums = ctx.begin_reduce(region.rows(ctx.work, s.t), ctx.splits.of(region.linear, region.pass));
+      if (!local) s.sums = ctx.begin_reduce(region.rows(ctx.work, s.t), ctx.splits.of(region.linear, region.pass));
     } else {
       gather_rows(ctx, s.t, branch, s.stream);
       s.stream = {.inp = stream_of(s.t, branch)};  // complete, for a second norm of it
     }
     run(s, region);
-    if (region.reduces()) s.stream = stream_after(s, branch, ctx.finish_reduce());
+    if (region.reduces())
+      s.stream = stream_after(s, branch, local ? with_parts(ctx.local_rows(ctx.work.partial), 1) : ctx.finish_reduce());
   }
 }
 
@@ -61,10 +63,10 @@ void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kep
     s.t = recomputed(ctx, s.t);
   }
   for (const TransferRegion& region : block_order(spec_, Pass::kBackward)) {
-    if (region.reduces())
-      s.sums = ctx.begin_reduce(region.rows(ctx.work, s.t), ctx.splits.of(region.linear, region.pass));
-    else
+    if (!region.reduces())
       gather_gradient(s, region.linear.branch);
+    else if (!spec_.is_local(region.linear.branch))
+      s.sums = ctx.begin_reduce(region.rows(ctx.work, s.t), ctx.splits.of(region.linear, region.pass));
     run(s, region);
     if (region.reduces()) rows_backward(s, region.linear.branch);
   }
@@ -81,7 +83,7 @@ void TransformerBlock::run_gemms(const TransferRegion& region, const LayerContex
 void TransformerBlock::run(State& s, const TransferRegion& region, bool gemms_alone) const {
   s.beta = 0.0f;
   for (const BlockStep& at : region.steps)
-    if (!gemms_alone || is_gemm(at.step)) run(s, region, at);
+    if (!gemms_alone || (is_gemm(at.step) && !spec_.is_local(at.branch))) run(s, region, at);
 }
 
 void TransformerBlock::run(State& s, const TransferRegion& region, const BlockStep& at) const {
@@ -135,6 +137,15 @@ void TransformerBlock::gather_rows(const LayerContext& ctx, const LayerTensors& 
                                    ResidualStream stream) const {
   const size_t norm = spec_.norm_before(branch);
   const Tensor rows = t.normed_for(branch);
+  if (spec_.is_local(branch)) {
+    const Tensor own = rows[0] == ctx.dims.Rl ? rows : ctx.local_rows(rows);
+    if (norm != LayerSpec::kNoNorm)
+      return norms_[norm].forward_local(ctx, stream, stream_of(t, branch), t.norms[norm], own);
+    const Tensor sum = stream.add.empty() ? stream.inp : stream_of(t, branch);
+    if (!stream.add.empty())
+      residual_add({.out = sum, .inp = stream.inp, .add = stream.add, .add_bias = stream.add_bias}, ctx.compute);
+    return ctx.compute.copy(own.data, sum.data, sum.bytes());
+  }
   if (norm != LayerSpec::kNoNorm) return norms_[norm].forward(ctx, stream, stream_of(t, branch), t.norms[norm], rows);
   ctx.begin_gather(rows);
   const Tensor local = ctx.local_rows(rows), sum = stream.add.empty() ? stream.inp : stream_of(t, branch);
@@ -172,10 +183,12 @@ void TransformerBlock::gather_gradient(State& s, Branch branch) const {
   const LayerContext& ctx = s.ctx;
   const LayerWorkspace& w = ctx.work;
   const Tensor gathered = spec_.fp8 ? w.fp8.dstream : w.dbranch, local = ctx.local_rows(w.dbranch);
-  ctx.begin_gather(gathered);
+  const bool stays = spec_.is_local(branch);
+  if (!stays) ctx.begin_gather(gathered);
   if (const size_t norm = spec_.norm_after(branch); norm != LayerSpec::kNoNorm)
     norms_[norm].backward(ctx, local, {}, ctx.local_rows(w.dstream), s.t.outputs[static_cast<size_t>(branch)],
                           s.t.norms[norm]);
+  if (stays) return;
   if (spec_.fp8) {
     const RowLinear& reader = of(branch).row_linear();
     if (ctx.tp.size() == 1) {  // all rows are local: one pass makes the transpose and the bias' gradient
@@ -192,7 +205,8 @@ void TransformerBlock::gather_gradient(State& s, Branch branch) const {
 void TransformerBlock::rows_backward(State& s, Branch branch) const {
   const LayerContext& ctx = s.ctx;
   const size_t norm = spec_.norm_before(branch);
-  const Tensor dstream = ctx.local_rows(ctx.work.dstream), drows = ctx.finish_reduce();
+  const Tensor dstream = ctx.local_rows(ctx.work.dstream);
+  const Tensor drows = spec_.is_local(branch) ? with_parts(ctx.local_rows(ctx.work.dnormed), 1) : ctx.finish_reduce();
   const Tensor dinp = branch == kBranches.front() ? s.dinput : dstream;
   if (norm == LayerSpec::kNoNorm) return residual_add({.out = dinp, .inp = dstream, .add = drows}, ctx.compute);
   norms_[norm].backward(ctx, dinp, dstream, drows, stream_of(s.t, branch), s.t.norms[norm]);
@@ -208,10 +222,10 @@ LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTe
   if (ctx.config.parallel.recompute == Recompute::kFull) {
     State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, spec_), .stream = {.inp = kept.input}};
     s.t.input = kept.input;
-    const bool repeats_all = spec_.output_norms() > 0;
+    const bool repeats_all = spec_.output_norms() > 0 || spec_.has_experts();
     s.inner = repeats_all ? Inner::kForward : Inner::kAgain;
     const std::span<const TransferRegion> regions = block_order(spec_, Pass::kForward);
-    // Backward reads no tensor of the last one, unless it is that of a norm of the output.
+    // Backward reads no tensor of the last one, unless it is that of a norm of the output, or that of experts.
     run_forward(s, repeats_all ? regions : regions.first(regions.size() - 1));
     // In FP8, what the last GEMM read is then replaced by its transpose.
     if (repeats_all && spec_.fp8)

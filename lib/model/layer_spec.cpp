@@ -7,6 +7,7 @@ namespace tri {
 
 std::vector<int64_t> LinearSpec::weight_shape() const {
   std::vector<int64_t> shape = bias_shape();
+  if (experts > 0) shape.insert(shape.begin(), experts);
   shape.push_back(inputs);
   return shape;
 }
@@ -17,7 +18,8 @@ std::vector<MatrixShape> LinearSpec::matrices() const {
   int64_t period = 0;
   for (const int64_t rows : interleaved) period += rows;
   if (period == 0)
-    return std::vector<MatrixShape>(num_outputs == 2 ? outputs[0] : 1, {outputs[num_outputs - 1], inputs});
+    return std::vector<MatrixShape>((num_outputs == 2 ? outputs[0] : 1) * std::max<int64_t>(experts, 1),
+                                    {outputs[num_outputs - 1], inputs});
   std::vector<MatrixShape> all;
   for (const int64_t rows : interleaved) all.push_back({n() / period * rows, inputs});
   return all;
@@ -94,8 +96,15 @@ double LayerSpec::weights() const {
   return sum;
 }
 
+double LayerSpec::active_weights() const {
+  double sum = 0;
+  for (const Branch branch : kBranches)
+    for (const LinearSpec& linear : linears(branch)) sum += static_cast<double>(linear.active_weights());
+  return sum;
+}
+
 double LayerSpec::flops_per_token(AttentionWork work) const {
-  return 6.0 * weights() + sum([&](const auto& branch) { return branch.core_flops_per_token(work); });
+  return 6.0 * active_weights() + sum([&](const auto& branch) { return branch.core_flops_per_token(work); });
 }
 
 int64_t LayerSpec::widest_input(int tp) const {
@@ -148,6 +157,23 @@ std::vector<NormSpec> layer_norms(const ModelConfig& m) {
   return norms;
 }
 
+MoeSpec moe_spec(const ModelConfig& m) {
+  if (m.experts == 0) return {};
+  TRI_REQUIRE(m.expert_hidden > 0, "model.expert_hidden is not resolved");
+  return {.hidden = m.hidden,
+          .expert_hidden = m.expert_hidden,
+          .shared_hidden = int64_t{m.shared_experts} * m.expert_hidden,
+          .experts = m.experts,
+          .per_token = m.experts_per_token,
+          .activation = m.activation,
+          .rule = {.kind = m.router,
+                   .renormalize = m.router_renormalize,
+                   .scale = static_cast<float>(m.router_scale),
+                   .groups = m.router_groups,
+                   .top_groups = m.router_top_groups},
+          .first_layer = m.dense_layers};
+}
+
 LayerSpec layer_spec(const ModelConfig& m, int layer) {
   TRI_REQUIRE(m.head_dim > 0, "model.head_dim is not resolved");
   const auto& pattern = m.layer_pattern;
@@ -168,11 +194,14 @@ LayerSpec layer_spec(const ModelConfig& m, int layer) {
                         .bias = has_qkv_bias(m),
                         .output_bias = m.bias && has_second_norm(m)},  // else fc2's serves both branches
           .mlp = {.hidden = m.hidden, .ffn_hidden = m.ffn_hidden, .activation = m.activation, .bias = m.bias},
+          .moe = layer < m.dense_layers ? MoeSpec{} : moe_spec(m),
           .block = m.block,
           .norms = layer_norms(m)};
 }
 
 }  // namespace
+
+int expert_layers(const ModelConfig& m) { return m.experts == 0 ? 0 : std::max(0, m.layers - m.dense_layers); }
 
 Layers layers_of_model(const ModelConfig& model, LayerRange fp8) {
   Layers layers;

@@ -12,12 +12,14 @@
 #include "lib/config/config.h"
 #include "lib/model/attention.h"
 #include "lib/model/mlp.h"
+#include "lib/model/moe.h"
 
 namespace tri {
 
 struct LayerSpec {
   AttentionSpec attention;
   MlpSpec mlp;
+  MoeSpec moe;                       // takes the place of `mlp` if it has experts
   Block block = Block::kSequential;  // how the branches join the residual stream
   std::vector<NormSpec> norms;       // of the residual stream, in the order of the forward pass
   bool fp8 = false;  // its GEMMs multiply FP8; rows that only they read are then saved and gathered as FP8
@@ -48,9 +50,13 @@ struct LayerSpec {
   bool has_middle() const { return block == Block::kSequential; }
   // Whether the biases of both branches are added at once.
   bool adds_two_biases() const { return attention.output_bias && !has_middle(); }
+  bool has_experts() const { return moe.experts > 0; }
+  // Whether a branch processes the rows of its rank alone, so that tp gathers and reduces nothing.
+  bool is_local(Branch branch) const { return branch == Branch::kMlp && has_experts(); }
   int stream_values() const { return has_middle() ? 2 : 1; }  // that the backward pass reads
-  // Returns the elements of the linears' weights, without norms and biases.
+  // Returns the elements of the linears' weights, without norms and biases; of those that a token uses.
   double weights() const;
+  double active_weights() const;
   // Returns model FLOPs, forward and backward. A multiply-add counts as two; recomputed work counts once.
   double flops_per_token(AttentionWork work) const;
 
@@ -58,7 +64,8 @@ struct LayerSpec {
   // concern any branch.
   template <class Call>
   decltype(auto) visit(Branch branch, Call call) const {
-    return branch == Branch::kAttention ? call(attention) : call(mlp);
+    if (branch == Branch::kAttention) return call(attention);
+    return has_experts() ? call(moe) : call(mlp);
   }
   // Sums `number(spec)` over the branches.
   template <class Number>
@@ -94,11 +101,13 @@ struct LayerSpec {
   // attention kernel and the batch.
   WorkspaceDims kernel_workspace(int tp) const;
 
-  // Whether the other layer's tensors and workspace have the same shapes.
+  // Whether the other layer's tensors and workspace have the same shapes, apart from a dense MLP and experts, which each
+  // have their own.
   bool same_sizes(LayerSpec other) const {
     other.attention.window = attention.window;
     other.attention.local_rope = attention.local_rope;
     other.fp8 = fp8;
+    other.moe = moe;
     return other == *this;
   }
   bool operator==(const LayerSpec&) const = default;
@@ -139,6 +148,9 @@ struct Layers {
 // Returns a norm of the residual stream; those outside the layers have no branch.
 NormSpec stream_norm(const ModelConfig& model, std::string_view module, Branch branch = {},
                      NormPlace place = NormPlace::kBefore);
+
+// Returns the number of layers with experts.
+int expert_layers(const ModelConfig& model);
 
 // Returns the layers of a resolved model. Those in `fp8` multiply FP8.
 Layers layers_of_model(const ModelConfig& model, LayerRange fp8);

@@ -67,6 +67,23 @@ void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor s
   ctx.start_gather(rows);
 }
 
+void NormLayer::forward_local(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t,
+                              Tensor local) const {
+  norm_forward({.kind = ctx.config.model.norm,
+                .eps = static_cast<float>(ctx.config.model.norm_eps),
+                .offset = static_cast<float>(ctx.config.model.norm_offset),
+                .out = local,
+                .mean = t.mean,
+                .rstd = t.rstd,
+                .sum = stream.add.empty() ? Tensor{} : sum,
+                .inp = stream.inp,
+                .add = stream.add,
+                .add_bias = stream.add_bias,
+                .weight = ctx.use(*weight),
+                .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)},
+               ctx.compute);
+}
+
 void NormLayer::forward(const LayerContext& ctx, Tensor out, Tensor inp, const NormTensors& t) const {
   norm_forward({.kind = ctx.config.model.norm,
                 .eps = static_cast<float>(ctx.config.model.norm_eps),

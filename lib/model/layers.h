@@ -52,6 +52,7 @@ struct LayerContext {
   Fp8Layers* const fp8 = nullptr;  // null: no layer's GEMMs are FP8
   // (B, T) i32 of the microbatch: the position in its sample at which each token's document starts; absent: 0
   Tensor document_starts = {};
+  const MoeRun* moe = nullptr;     // not null where layers with experts run
 
   // This tp rank's rows of a gathered (R, n) tensor.
   Tensor local_rows(Tensor gathered) const { return tp.local_rows(gathered); }
@@ -104,6 +105,9 @@ struct NormLayer {
   // Norms the rows of `stream` into the local rows of `rows` (R, C), writes their sum to `sum` if there is something to
   // add, and gathers the rows. If they are FP8, a step without scales overwrites work.normed.
   void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t, Tensor rows) const;
+  // The same into `local` (Rl, C), which are not gathered.
+  void forward_local(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t,
+                     Tensor local) const;
   // Norms `inp` (Rl, C), the output of a branch, into `out` (Rl, C).
   void forward(const LayerContext& ctx, Tensor out, Tensor inp, const NormTensors& t) const;
   // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward pass's sum;

@@ -62,6 +62,11 @@ struct LinearSpec {
   int num_outputs = 1;
   int64_t inputs = 0;  // K
   bool bias = false;
+  // Each rank applies the whole weight to its own rows; tp does not split it.
+  bool whole = false;
+  // A mixture's experts: their weights in one tensor (experts, N, K), of which a token uses `active`; 0: one matrix.
+  int64_t experts = 0, active = 1;
+  bool orthogonal = true;  // Muon updates it
   // The numbers of consecutive outputs that belong to different logical matrices, repeated over all outputs:
   // {G · HS, HS, HS} for the queries, key and value of each key/value head. All zero: the outputs are one matrix, or
   // one for each of the first factor of `outputs`.
@@ -69,10 +74,11 @@ struct LinearSpec {
 
   int64_t n() const { return num_outputs == 2 ? outputs[0] * outputs[1] : outputs[0]; }
   int64_t k() const { return inputs; }
-  int64_t weights() const { return n() * k(); }
+  int64_t weights() const { return n() * k() * (experts > 0 ? experts : 1); }
+  int64_t active_weights() const { return n() * k() * active; }  // that a token uses
   // The share of one of `tp` ranks.
-  int64_t n(int tp) const { return split == LinearSplit::kColumn ? n() / tp : n(); }
-  int64_t k(int tp) const { return split == LinearSplit::kRow ? k() / tp : k(); }
+  int64_t n(int tp) const { return split == LinearSplit::kColumn && !whole ? n() / tp : n(); }
+  int64_t k(int tp) const { return split == LinearSplit::kRow && !whole ? k() / tp : k(); }
   std::vector<int64_t> weight_shape() const;
   std::vector<int64_t> bias_shape() const;
   std::vector<MatrixShape> matrices() const;  // the logical matrices of the weight, for Muon

@@ -86,7 +86,16 @@ class ListBuilder {
     // (Radford et al. 2019).
     const double std = linear.split == LinearSplit::kRow ? m_.init_std / std::sqrt(2.0 * m_.layers) : m_.init_std;
     matrix(weight_of(linear.module, layer), linear.weight_shape(), linear.split_dim(), std);
-    specs_.back().muon = config_.optimizer.name == OptimizerKind::kMuon;
+    specs_.back().muon = config_.optimizer.name == OptimizerKind::kMuon && linear.orthogonal;
+    if (linear.whole) {
+      TRI_REQUIRE(!linear.bias, "{} has a bias, which whole linears do not support", linear.name);
+      ParamSpec& spec = specs_.back();
+      spec.experts = linear.experts > 0;
+      spec.split_dim = spec.experts ? 0 : -1;
+      spec.sharded = spec.experts ? AxisSet{"ep"} : AxisSet{};
+      spec.reduced = spec.experts ? AxisSet{"edp"} : kRowAxes;
+      return;
+    }
     if (specs_.back().muon) specs_.back().interleaved = linear.interleaved;
     if (keeps_fp8_weights(config_) && layers_[layer].fp8)
       specs_.back().fp8_slot = slots_.of(Fp8Operand::kWeight, layer, index);

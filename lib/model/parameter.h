@@ -33,6 +33,7 @@ struct ParamSpec {
   // Muon updates its logical matrices (optimizer.name: muon): one for each index of the dims before the last two, or
   // of the shape (N, K) one for each of the runs of rows that alternate (LinearSpec::interleaved).
   bool muon = false;
+  bool experts = false;  // dim 0 counts experts, each of which is a tensor of its own to the optimizer
   std::array<int64_t, 3> interleaved{};
   int64_t fp8_slot = -1;  // its slot in Fp8Tensors if it is stored in FP8 rather than in compute precision
 
@@ -42,6 +43,8 @@ struct ParamSpec {
   // The shape of one of `shards`, or of the shard of the mesh's rank.
   std::vector<int64_t> local_shape(int shards) const;
   std::vector<int64_t> local_shape(const Mesh& mesh) const { return local_shape(shard(mesh).size); }
+  // Returns the tensors of the optimizer that the mesh's rank holds of it, all of the same size.
+  int64_t local_tensors(const Mesh& mesh) const { return experts ? local_shape(mesh)[0] : 1; }
   int64_t local_numel(int shards) const;
   int64_t local_numel(const Mesh& mesh) const { return local_numel(shard(mesh).size); }
 };

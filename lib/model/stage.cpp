@@ -17,6 +17,7 @@ Stage::Stage(StageContext context)
                ? std::make_unique<Fp8Layers>(context.config, context.mesh, tensors_.fp8, context.compute,
                                              context.tp.collectives(), context.hooks)
                : nullptr),
+      moe_{.ep = context.experts, .statistics = tensors_.experts, .token_share = context.token_share},
       ctx_{.config = context.config,
            .dims = stage_dims(context.config, context.mesh, context.cache),
            .work = tensors_.work,
@@ -24,7 +25,8 @@ Stage::Stage(StageContext context)
            .tp = context.tp,
            .splits = context.splits,
            .hooks = context.hooks,
-           .fp8 = fp8_.get()},
+           .fp8 = fp8_.get(),
+           .moe = &moe_},
       vocab_(context.config.model.vocab),
       first_token_(context.mesh.axis("tp").rank * ctx_.dims.Vl),
       loss_scale_(context.loss_scale) {
@@ -53,6 +55,7 @@ Stage::Stage(StageContext context)
 void Stage::begin(Mode mode) {
   mode_ = mode;
   cached_ctx_.reset();
+  if (mode == Mode::kTrain && !tensors_.experts.totals.empty()) ctx_.compute.zero(tensors_.experts.totals);
   if (fp8_) fp8_->begin(mode == Mode::kTrain ? Fp8Layers::Run::kStep : Fp8Layers::Run::kForward);
   for (size_t c = 0; c < chunks_.size(); ++c) {
     chunks_[c].slot_of.clear();
@@ -77,7 +80,8 @@ void Stage::begin_cached(int64_t rows, CachedHead head) {
                                    .compute = ctx_.compute,
                                    .tp = ctx_.tp,
                                    .splits = ctx_.splits,
-                                   .hooks = ctx_.hooks});
+                                   .hooks = ctx_.hooks,
+                                   .moe = &moe_});
   look_up_angles(cached_work_.attention.rope, tensors_.work.attention.rope, cached_work_.attention.positions,
                  ctx_.compute);
 }
@@ -110,6 +114,7 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
 
   use_documents(microbatch);
+  moe_.counts = mode_ == Mode::kTrain;
   const LayerContext& ctx = forward_context();
   const bool cached = mode_ == Mode::kCached;
   const auto rows_of_pass = [&](Tensor rows) { return cached && !rows.empty() ? rows.rows(0, ctx.dims.Rl) : rows; };
@@ -151,6 +156,7 @@ void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutp
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
   kept.layers.front().input = input;  // the stage input of this microbatch
 
+  moe_.counts = false;  // the forward pass has counted
   ctx_.hooks.begin_backward(chunk_index, microbatch);
   use_documents(microbatch);
   const Tensor dstream = ctx_.local_rows(ctx_.work.dstream);

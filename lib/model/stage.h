@@ -28,6 +28,10 @@ struct StageContext {
   const OverlapSplits& splits;  // may change between runs of a plan
   float loss_scale = 1.0f;      // factor on the gradient of the summed loss: 1 / targets of a step
   CacheSize cache;              // as for the tensors
+  GroupOnStream* experts =
+      nullptr;               // the ranks that divide the experts (parallel.ep), on the compute stream; null: one
+                             // rank, or transfers that move nothing
+  float token_share = 1.0f;  // 1 / tokens of a step, over which the routers' losses are means
 };
 
 // What the last virtual stage computes in a pass over cached sequences (cached_rows.h).
@@ -51,6 +55,8 @@ class Stage final : public StageCompute {
   void begin(Mode mode);
   // Sets the factor on the gradient of the summed loss; at first that of the context.
   void set_loss_scale(float scale) { loss_scale_ = scale; }
+  // Sets the tokens of a step, of which the routers' losses are means; at first those of the context.
+  void set_token_share(float share) { moe_.token_share = share; }
   // The next run, of one microbatch, is a pass over the first `rows` rows of inputs(), targets() and cached(), a
   // multiple of tp: it appends their keys and values to the cache. With a head it calls `on_logits`.
   void begin_cached(int64_t rows, CachedHead head);
@@ -64,6 +70,7 @@ class Stage final : public StageCompute {
   Tensor inputs() const { return tensors_.inputs; }                    // (M, B, T) i32; empty except on the first stage
   Tensor targets() const { return tensors_.targets; }                  // (M, B, T) i32; empty except on the last stage
   Tensor document_starts() const { return tensors_.document_starts; }  // (M, B, T) i32; empty without documents
+  const MoeStatistics& experts() const { return tensors_.experts; }
   const CachedRowTensors& cached() const { return tensors_.cached; }
 
  private:
@@ -102,6 +109,7 @@ class Stage final : public StageCompute {
 
   StageTensors tensors_;
   const std::unique_ptr<Fp8Layers> fp8_;
+  MoeRun moe_;  // of the layers with experts
   LayerContext ctx_;
   const int vocab_;
   const int first_token_;  // of this tp rank's share of the vocabulary

@@ -30,8 +30,9 @@ class Allocator {
     if (recompute == Recompute::kNone || recompute == Recompute::kFull)
       for (const Branch branch : kBranches) {
         const Branch first = spec.reads_with(branch);
+        const int64_t rows = spec.is_local(branch) && recompute == Recompute::kNone ? d_.Rl : d_.R;
         t.normed[static_cast<size_t>(branch)] =
-            first == branch ? arena_.take(name, read, {d_.R, d_.C}) : t.normed_for(first);
+            first == branch ? arena_.take(name, read, {rows, d_.C}) : t.normed_for(first);
       }
     if (spec.has_middle()) t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
     for (const Branch branch : kBranches)
@@ -72,9 +73,24 @@ class Allocator {
     if (spec.adds_two_biases()) w.bias = arena_.take(name, d_.dtype, {d_.C});
     if (spec.output_norms() > 0) w.branch = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
     if (any_fp8_layer(config_)) w.fp8 = allocate_fp8_workspace(config_, spec, d_, arena_);
-    for (const Branch branch : kBranches)
-      spec.visit(branch, [&](const auto& kind) { allocate_workspace(kind, {config_, d_, spec.fp8, name, arena_}, w); });
-    if (config_.parallel.recompute == Recompute::kFull) w.recomputed = layer(name, spec);
+    // Attention, and the kinds of MLP that the model has.
+    std::vector<Branch> branches(kBranches.begin(), kBranches.end());
+    for (const bool experts : {false, true}) {
+      const auto one = std::ranges::find(layers_.kinds, experts, &LayerSpec::has_experts);
+      if (one == layers_.kinds.end()) continue;
+      spec.moe = one->moe;
+      for (const Branch branch : branches)
+        spec.visit(branch, [&](const auto& kind) {
+          allocate_workspace(kind, {config_, d_, spec.fp8, name, arena_}, w);
+        });
+      if (config_.parallel.recompute == Recompute::kFull) {
+        if (branches.size() == kBranches.size())
+          w.recomputed = layer(name, spec);
+        else
+          allocate_tensors(spec.moe, {config_, d_, spec.fp8, name, arena_}, w.recomputed);
+      }
+      branches = {Branch::kMlp};
+    }
     return w;
   }
 
@@ -126,7 +142,10 @@ bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone
 LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, const LayerSpec& layer) {
   for (Tensor& rows : t.normed)
     if (rows.empty()) rows = layer.fp8 ? work.fp8.normed : work.normed;
-  t.mlp = with_workspace(t.mlp, work.mlp, layer.fp8);
+  if (layer.has_experts())
+    t.moe = with_workspace(t.moe, work.moe);
+  else
+    t.mlp = with_workspace(t.mlp, work.mlp, layer.fp8);
   return t;
 }
 
@@ -180,6 +199,8 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   if (mesh.axis("pp").last()) stage.head = allocator.head(num_microbatches);
   if (cache.sequences > 0) stage.cached = allocator.cached_rows(mesh);
   const StageDims d = stage_dims(config, mesh, cache);
+  if (config.model.router_bias_rate > 0)
+    stage.experts.bias = arena.take("workspace", Dtype::kF32, {expert_layers(config.model), config.model.experts});
   if (any_fp8_layer(config)) stage.fp8 = allocate_fp8(config, mesh, arena);
   if (by_peer_copies(config.parallel.tp_transfers, mesh.axis("tp").size))
     stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.axis("tp").size, d.R * d.C, d.dtype, 2, arena);

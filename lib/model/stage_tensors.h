@@ -57,6 +57,7 @@ struct LayerTensors {
   std::array<Tensor, 2> outputs;  // [Branch] (Rl, C): its output, if a norm follows
   AttentionTensors attention;
   MlpTensors mlp;
+  MoeTensors moe;  // of a layer with experts, instead of mlp
 
   Tensor normed_for(Branch branch) const { return normed[static_cast<size_t>(branch)]; }
 };
@@ -82,6 +83,7 @@ struct LayerWorkspace {
   Tensor bias;    // (C): the sum of the branches' biases, where they are added at once
   AttentionWorkspace attention;
   MlpWorkspace mlp;
+  MoeWorkspace moe;
   Fp8Workspace fp8;         // if any layer's GEMMs are FP8
   LayerTensors recomputed;  // parallel.recompute: full
 };
@@ -103,6 +105,7 @@ struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
   LayerWorkspace work;
   HeadTensors head;
+  MoeStatistics experts;        // without layers with experts: absent tensors. `totals` come from the caller
   Fp8Tensors fp8;               // without slots if no layer's GEMMs are FP8
   PeerCopyTensors peer_copies;  // if parallel.tp_transfers is copies
   // (M, B, T) i32: the step's tokens, if the stage needs them; with cached sequences (1, 1, R), those of a pass

@@ -16,18 +16,19 @@ struct Kind {
   // Buckets that are complete after their own collectives come first: matrices before small parameters, quantized
   // weights, then Muon's, before others. Buckets that are also summed over slower axes follow.
   auto order() const {
-    const AxisSet remaining = reduced - kBucketAxes;
+    const AxisSet remaining = reduced - kReducingAxes;
     return std::tuple(!remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !quantized, !muon);
   }
   bool operator==(const Kind&) const = default;
 };
 
 Kind kind_of(const ParamSpec& spec, const Mesh& mesh) {
-  const AxisSet reduced = mesh.divided(spec.reduced), differs = reduced | spec.sharded;
+  AxisSet reduced = mesh.divided(spec.reduced), differs = reduced | spec.sharded;
+  if ((kRowAxes - (spec.reduced | spec.sharded)).empty()) differs = differs | kBucketAxes;  // kRowAxes contain them
   // Ranks along an axis process other tokens, so their copies of a parameter would drift apart without a sum.
   TRI_REQUIRE((mesh.divided(kBucketAxes) - differs).empty(), "{} is sharded or reduced over {}, but not over {}",
               spec.name, to_string(differs), to_string(mesh.divided(kBucketAxes) - differs));
-  return {reduced, (reduced - kBucketAxes).empty() && spec.decay, spec.fp8_slot >= 0, spec.muon};
+  return {reduced, (reduced - kReducingAxes).empty() && spec.decay, spec.fp8_slot >= 0, spec.muon};
 }
 
 // Returns the kinds of `specs` in bucket order.
@@ -40,6 +41,11 @@ std::vector<Kind> kinds_of(const std::vector<ParamSpec>& specs, const Mesh& mesh
 }
 
 }  // namespace
+
+AxisSet slicing_axes(const ParamSpec& spec, const Mesh& mesh) {
+  const AxisSet reduced = mesh.divided(spec.reduced);
+  return reduced - (reduced - kReducingAxes);
+}
 
 FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, const Mesh& mesh, int64_t bucket_elements) {
   FlatLayout layout;

@@ -19,6 +19,8 @@ namespace tri {
 // The axes of the collectives that reduce and gather buckets, called "dp" in names and comments. A bucket uses those
 // over which its parameters are reduced.
 inline constexpr AxisSet kBucketAxes = kTokenAxes;
+// The same with those of the parameters of layers with experts.
+inline constexpr AxisSet kReducingAxes = kBucketAxes | kRowAxes;
 
 struct Bucket {
   AxisSet reduced;         // ParamSpec::reduced, without axes of one rank
@@ -32,8 +34,11 @@ struct Bucket {
   // Returns the axes over which its own collectives reduce and gather it, and over which ZeRO shards it.
   AxisSet sharded_over() const { return reduced - remaining(); }
   // Returns the axes over which its gradients must still be summed after the bucket was reduced.
-  AxisSet remaining() const { return reduced - kBucketAxes; }
+  AxisSet remaining() const { return reduced - kReducingAxes; }
 };
+
+// Returns Bucket::sharded_over() of the bucket of a parameter.
+AxisSet slicing_axes(const ParamSpec& spec, const Mesh& mesh);
 
 // A rank's slice of a bucket.
 struct SliceRange {

@@ -147,7 +147,7 @@ void GradientBuckets::reduce(State& state) {
     tensor_sumsq({.sumsq = memory_.tensors().local_sumsq, .inp = state.full, .block_tensor = bucket.block_tensor},
                  stream);
   if (!memory_.sharded()) {
-    if (over != nullptr) collectives.all_reduce(state.full, ReduceOp::kSum);
+    if (over != nullptr) over->collectives().all_reduce(state.full, ReduceOp::kSum);
     return;
   }
   reduce_bucket(over, grads_sharded_ ? SumInto::kAdd : SumInto::kOverwrite, bucket.gradient_slice, state.full, stream);

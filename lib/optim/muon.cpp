@@ -147,8 +147,10 @@ Tensor Muon::whole_of(const MuonMatrix& matrix) const {
 // This member's part of a matrix, packed; in the whole matrix if the member owns it.
 Tensor Muon::own_part(const MuonMatrix& matrix) const {
   const MuonPlan& plan = tensors_.plan;
-  const MatrixPart& part = matrix.parts[static_cast<size_t>(plan.dp.rank)];
-  if (plan.owns(matrix)) return whole_of(matrix).flat(plan.tp.rank * matrix.shard_elements + part.first, part.count);
+  const MatrixPart part = MuonPlan::part_of(matrix, plan.member());
+  const int64_t shard = plan.member() % matrix.step - matrix.first;
+  if (plan.owns(matrix))
+    return whole_of(matrix).flat(part.count == 0 ? 0 : shard * matrix.shard_elements + part.first, part.count);
   const Tensor& slot = tensors_.parts[static_cast<size_t>(matrix.owner.window) % tensors_.parts.size()];
   return slot.flat(matrix.place, part.count);
 }
@@ -158,7 +160,7 @@ MatrixRuns Muon::own_runs(const MuonMatrix& matrix) const {
   const BucketMemory& bucket = memory_.buckets()[static_cast<size_t>(slice_of(matrix).bucket)];
   MatrixRuns runs = matrix.runs;
   runs.offset -= bucket.slice.begin;
-  runs.first = matrix.parts[static_cast<size_t>(tensors_.plan.dp.rank)].first;
+  runs.first = MuonPlan::part_of(matrix, tensors_.plan.member()).first;
   return runs;
 }
 
@@ -166,20 +168,20 @@ MatrixRuns Muon::own_runs(const MuonMatrix& matrix) const {
 void Muon::add_messages(const MuonMatrix& matrix, Window& window) {
   const MuonPlan& plan = tensors_.plan;
   if (!plan.owns(matrix)) {
-    if (matrix.parts[static_cast<size_t>(plan.dp.rank)].count == 0) return;
+    if (MuonPlan::part_of(matrix, plan.member()).count == 0) return;
     const CommGroup::Message message{own_part(matrix), matrix.owner.member};
-    if (plan.sends(matrix, plan.dp.rank)) window.parts_out.push_back(message);
+    if (plan.sends(matrix, plan.member() / matrix.step)) window.parts_out.push_back(message);
     window.results_in.push_back(message);
     return;
   }
-  for (int dp = 0; dp < plan.dp.size; ++dp)
-    for (int tp = 0; tp < plan.tp.size; ++tp) {
-      const MatrixPart& part = matrix.parts[static_cast<size_t>(dp)];
-      const int peer = plan.member_at(tp, dp);
+  for (int place = 0; place < static_cast<int>(matrix.parts.size()); ++place)
+    for (int shard = 0; shard < matrix.shards; ++shard) {
+      const MatrixPart& part = matrix.parts[static_cast<size_t>(place)];
+      const int peer = matrix.first + place * matrix.step + shard;
       if (part.count == 0 || peer == plan.member()) continue;
-      const CommGroup::Message message{whole_of(matrix).flat(tp * matrix.shard_elements + part.first, part.count),
+      const CommGroup::Message message{whole_of(matrix).flat(shard * matrix.shard_elements + part.first, part.count),
                                        peer};
-      if (plan.sends(matrix, dp)) window.parts_in.push_back(message);
+      if (plan.sends(matrix, place)) window.parts_in.push_back(message);
       window.results_out.push_back(message);
     }
 }
@@ -194,7 +196,7 @@ void Muon::exchange(const std::vector<CommGroup::Message>& out, const std::vecto
 
 void Muon::pack(size_t window, const Update& u) {
   for (const MuonMatrix* matrix : windows_[window].matrices)
-    if (tensors_.plan.sends(*matrix, tensors_.plan.dp.rank))
+    if (tensors_.plan.sends(*matrix, tensors_.plan.member() / matrix->step))
       if (const Tensor part = own_part(*matrix); part.numel() > 0)
         pack_matrix({.out = part, .inp = slice_of(*matrix).grad, .runs = own_runs(*matrix)}, u.compute);
   exchange(windows_[window].parts_out, windows_[window].parts_in, *arrived_[window % 2], u.compute);

@@ -22,7 +22,7 @@ std::vector<MatrixShard> shards_of(const ParamSpec& spec, const Mesh& mesh) {
   const std::vector<int64_t>& global = spec.shape;
   const std::vector<int64_t> local = spec.local_shape(mesh);
   const size_t dims = local.size();
-  TRI_REQUIRE(dims >= 2 && spec.split_dim + 2 >= static_cast<int>(dims),
+  TRI_REQUIRE(dims >= 2 && (spec.experts || spec.split_dim < 0 || spec.split_dim + 2 >= static_cast<int>(dims)),
               "{}: Muon updates matrices that are split by rows or columns", spec.name);
   const int64_t rows = local[dims - 2], columns = local[dims - 1];
   const auto count = std::accumulate(local.begin(), local.end() - 2, int64_t{1}, std::multiplies());
@@ -56,33 +56,41 @@ int64_t elements_before(int64_t at, const MatrixRuns& runs, int64_t elements) {
 }
 
 std::vector<MuonMatrix> matrices_of(const ChunkStoreTensors& chunk, int index, const Mesh& mesh, bool sharded) {
-  const int dp = mesh.joint_axis(kBucketAxes).size;
+  const int tp = mesh.axis("tp").size, ep = mesh.axis("ep").size;
   std::vector<MuonMatrix> matrices;
   for (size_t i = 0; i < chunk.specs.size(); ++i) {
     const ParamSpec& spec = chunk.specs[i];
     if (!spec.muon) continue;
     const auto b = static_cast<size_t>(chunk.layout.bucket_of[i]);
     const Bucket& bucket = chunk.layout.buckets[b];
-    TRI_REQUIRE(mesh.divided(spec.sharded | AxisSet{"tp"}) == mesh.divided({"tp"}) &&
-                    bucket.sharded_over() == mesh.divided(kBucketAxes) && bucket.remaining().empty(),
+    const bool by_rows = (spec.reduced - kRowAxes).empty();  // of a layer with experts
+    const AxisSet over = spec.experts ? AxisSet{"edp"} : by_rows ? kRowAxes : kBucketAxes;
+    TRI_REQUIRE((by_rows || mesh.divided(spec.sharded | AxisSet{"tp"}) == mesh.divided({"tp"})) &&
+                    bucket.sharded_over() == mesh.divided(over) && bucket.remaining().empty(),
                 "{} is sharded over {}, which Muon does not gather", spec.name, to_string(spec.sharded));
-    const bool by_columns = spec.split_dim + 1 == static_cast<int>(spec.shape.size());
-    for (const MatrixShard& shard : shards_of(spec, mesh)) {
-      MuonMatrix matrix{.chunk = index,
-                        .bucket = b,
-                        .shape = shard.shape,
-                        .column_shards = by_columns ? spec.shard(mesh).size : 1,
-                        .shard_elements = shard.elements,
-                        .runs = shard.runs};
-      matrix.runs.offset += chunk.layout.offset[i];
-      for (int place = 0; place < dp; ++place) {
-        const int64_t size = sharded ? bucket.size / dp : bucket.size;
-        const int64_t begin = bucket.first + (sharded ? place * size : 0);
-        const int64_t first = elements_before(begin, matrix.runs, shard.elements);
-        matrix.parts.push_back({first, elements_before(begin + size, matrix.runs, shard.elements) - first});
+    const int places = mesh.joint_axis(over).size;
+    const bool by_columns = !spec.experts && spec.split_dim + 1 == static_cast<int>(spec.shape.size());
+    // A rank's own experts lie where those of the other ranks lie in their buffers.
+    for (int part = 0; part < (spec.experts ? ep : 1); ++part)
+      for (const MatrixShard& shard : shards_of(spec, mesh)) {
+        MuonMatrix matrix{.chunk = index,
+                          .bucket = b,
+                          .shape = shard.shape,
+                          .column_shards = by_columns ? spec.shard(mesh).size : 1,
+                          .shard_elements = shard.elements,
+                          .runs = shard.runs};
+        matrix.runs.offset += chunk.layout.offset[i];
+        matrix.first = part;
+        matrix.step = spec.experts ? ep : by_rows ? 1 : tp;
+        matrix.shards = spec.experts || by_rows ? 1 : tp;
+        for (int place = 0; place < places; ++place) {
+          const int64_t size = sharded ? bucket.size / places : bucket.size;
+          const int64_t begin = bucket.first + (sharded ? place * size : 0);
+          const int64_t first = elements_before(begin, matrix.runs, shard.elements);
+          matrix.parts.push_back({first, elements_before(begin + size, matrix.runs, shard.elements) - first});
+        }
+        matrices.push_back(std::move(matrix));
       }
-      matrices.push_back(std::move(matrix));
-    }
   }
   return matrices;
 }
@@ -135,7 +143,7 @@ MuonPlan plan_muon(const std::vector<ChunkStoreTensors>& chunks, const Mesh& mes
       const bool owns = member == matrix.owner.member;
       int64_t& used = (owns ? whole : parts)[static_cast<size_t>(member)];
       if (member == plan.member()) matrix.place = used;
-      used += round_up(owns ? elements : matrix.parts[static_cast<size_t>(member / plan.tp.size)].count, kBlock);
+      used += round_up(owns ? elements : MuonPlan::part_of(matrix, member).count, kBlock);
     }
     plan.num_windows = owners[i].window + 1;
     plan.whole_elements = std::max(plan.whole_elements, *std::ranges::max_element(whole));

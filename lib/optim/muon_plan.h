@@ -36,6 +36,9 @@ struct MuonMatrix {
   int64_t shard_elements = 0;     // of a tp rank
   MatrixRuns runs;                // of the shard, from the beginning of the chunk's flat buffer
   std::vector<MatrixPart> parts;  // [place on kBucketAxes]: of the slice of a tp rank's shard
+  // The members that hold it: shard s of place p is on member first + p · step + s. Of an expert, one shard on each
+  // member at the same place along "ep"; `parts` are then by place on "edp".
+  int first = 0, step = 1, shards = 1;
   MatrixOwner owner;
   // Where this member stores it, in elements of one of MuonTensors: the whole matrix, tp shard after tp shard, if it is
   // the owner; else its own part.
@@ -54,13 +57,20 @@ struct MuonPlan {
   int member() const { return member_at(tp.rank, dp.rank); }
   int member_at(int tp_rank, int dp_rank) const { return dp_rank * tp.size + tp_rank; }
   bool owns(const MuonMatrix& matrix) const { return matrix.owner.member == member(); }
-  // Whether the member sends its part of the matrix to the owner; every member gets it back.
-  bool sends(const MuonMatrix& matrix, int dp_rank) const {
-    return sharded || matrix.owner.member / tp.size == dp_rank;
+  // Whether the members at a place send their parts of the matrix to the owner; every holder gets its part back.
+  bool sends(const MuonMatrix& matrix, int place) const {
+    return sharded || matrix.owner.member / matrix.step == place;
+  }
+  // Returns a member's part of a matrix, of no elements if the member does not hold it.
+  static MatrixPart part_of(const MuonMatrix& matrix, int member) {
+    const int shard = member % matrix.step - matrix.first;
+    if (shard < 0 || shard >= matrix.shards) return {};
+    return matrix.parts[static_cast<size_t>(member / matrix.step)];
   }
 };
 
-// `chunks`: with their layouts. Requires matrices to be sharded over tp alone.
+// `chunks`: with their layouts. Requires matrices to be sharded over tp alone, or whole on all ranks of a stage, or
+// experts.
 MuonPlan plan_muon(const std::vector<ChunkStoreTensors>& chunks, const Mesh& mesh, int zero);
 
 }  // namespace tri

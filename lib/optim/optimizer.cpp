@@ -71,6 +71,7 @@ void Optimizer::update(int64_t step, double learning_rate) {
                .gathers = c.store.gathers,
                .groups = c.groups,
                .dp = c.dp,
+               .experts = c.experts,
                .muon = muon_.get(),
                .compute = c.compute});
   for (const BucketSlice& slice : c.store.memory.slices())

@@ -43,6 +43,7 @@ struct OptimizerContext {
   // For muon: the ranks that hold parts of the same matrices (Runtime::matrices), and the streams' device.
   GroupOnStream* matrices = nullptr;
   Device* device = nullptr;
+  std::vector<ExpertTransfers> experts = {};  // as in BucketTransfers
 };
 
 class Optimizer {

@@ -12,13 +12,24 @@ void update_adamw(const Update&);  // adamw.cpp
 void update_lamb(const Update&);   // lamb.cpp
 void update_muon(const Update&);   // muon.cpp
 
-// The parts of a tensor are on the dp ranks (their slices) and along the axes over which it is sharded.
+// The parts of a tensor are its slices, on the dp ranks or on those of its bucket's other axes, and lie along the axes
+// over which it is sharded. An expert is whole on its rank.
 void Update::sum_over_parts(Tensor sums) const {
-  if (memory.sharded()) {
-    dp.after(compute);
-    dp.all_reduce(sums, ReduceOp::kSum);
-    dp.before(compute);
-  }
+  const auto sum_slices = [&](GroupOnStream& group, Tensor of_run) {
+    group.after(compute);
+    group.all_reduce(of_run, ReduceOp::kSum);
+    group.before(compute);
+  };
+  if (memory.sharded() && experts.empty()) sum_slices(dp, sums);
+  if (memory.sharded() && !experts.empty())
+    for (const TensorRun& run : memory.tensors().runs) {
+      const Tensor of_run = sums.flat(run.first, run.count);
+      const auto row = std::ranges::find(experts, run.sliced, &ExpertTransfers::axes);
+      if (row != experts.end())
+        sum_slices(row->transfers->collectives(), of_run);
+      else if (!run.sliced.empty())
+        sum_slices(dp, of_run);
+    }
   for (const AxisGroup& sum : groups)
     for (const TensorRun& run : memory.tensors().runs) {
       if (!run.sharded.contains(sum.axis)) continue;

@@ -28,7 +28,8 @@ struct Update {
   ParameterGathers& gathers;
   const std::vector<AxisGroup>& groups;  // as in OptimizerContext
   GroupOnStream& dp;
-  Muon* muon;  // only with optimizer.name: muon
+  const std::vector<ExpertTransfers>& experts;  // as in OptimizerContext
+  Muon* muon;                                   // only with optimizer.name: muon
   Stream& compute;
 
   const std::vector<BucketSlice>& slices() const { return memory.slices(); }

@@ -9,16 +9,18 @@ ParameterGathers::ParameterGathers(const ParameterGathersContext& context)
 
 void ParameterGathers::publish(const BucketSlice& slice) {
   const BucketMemory& bucket = memory_.buckets()[static_cast<size_t>(slice.bucket)];
-  if (!memory_.sharded() || transfers_.of(*bucket.bucket) == nullptr) return;
+  AxisTransfers* const over = transfers_.of(*bucket.bucket);
+  if (!memory_.sharded() || over == nullptr) return;
   const Tensor full = bucket.parameters;
-  dp_.finish_gather(full, compute_);  // the previous gather, if no pass has used it
-  dp_.begin_gather(full, compute_);
-  dp_.start_gather(full, compute_);
+  over->finish_gather(full, compute_);  // the previous gather, if no pass has used it
+  over->begin_gather(full, compute_);
+  over->start_gather(full, compute_);
 }
 
 void ParameterGathers::before_use(const Parameter& parameter) {
-  const auto bucket = static_cast<size_t>(memory_.bucket_of(parameter));
-  dp_.finish_gather(memory_.buckets()[bucket].parameters, compute_);  // if it is still in progress
+  const BucketMemory& bucket = memory_.buckets()[static_cast<size_t>(memory_.bucket_of(parameter))];
+  if (AxisTransfers* const over = transfers_.of(*bucket.bucket); over != nullptr)
+    over->finish_gather(bucket.parameters, compute_);  // if it is still in progress
 }
 
 void ParameterGathers::state_loaded() {
@@ -43,12 +45,13 @@ void ParameterGathers::publish_weights() {
 
 // Zero 0: sends each dp rank's share of master weights, their average and moments to all ranks.
 void ParameterGathers::complete_state() {
-  if (memory_.sharded() || dp_.size() == 1) return;
+  if (memory_.sharded()) return;
   GroupOnStream& collectives = dp_.collectives();
   collectives.after(compute_);
-  const auto gather = [&](const Tensor& full) { collectives.all_gather(full, dp_.local_rows(full)); };
   for (const BucketSlice& slice : memory_.slices()) {
-    if (transfers_.of(*memory_.buckets()[static_cast<size_t>(slice.bucket)].bucket) == nullptr) continue;
+    AxisTransfers* const over = transfers_.of(*memory_.buckets()[static_cast<size_t>(slice.bucket)].bucket);
+    if (over == nullptr) continue;
+    const auto gather = [&](const Tensor& full) { over->collectives().all_gather(full, over->local_rows(full)); };
     gather(slice.master);
     for (const Tensor& full : slice.state) gather(full);
     if (!slice.ema.empty()) gather(slice.ema);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "io/base/random.h"
 #include "kernels/core/dims.h"
@@ -10,16 +11,17 @@
 namespace tri {
 namespace {
 
-// Numbers this rank's tensors over all chunks, in the order of `runs`.
+// Numbers this rank's tensors over all chunks, in the order of `runs`; of a parameter's tensors, returns the first.
 std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Parameter>>& parameters,
-                                             const std::vector<TensorRun>& runs) {
+                                             const std::vector<TensorRun>& runs, const Mesh& mesh) {
   std::vector<std::vector<int>> numbers;
   for (const auto& chunk : parameters) numbers.emplace_back(chunk.size());
   int next = 0;
   for (const TensorRun& run : runs)
     for (size_t c = 0; c < parameters.size(); ++c)
       for (size_t i = 0; i < parameters[c].size(); ++i)
-        if (parameters[c][i].spec.sharded == run.sharded) numbers[c][i] = next++;
+        if (parameters[c][i].spec.sharded == run.sharded && slicing_axes(parameters[c][i].spec, mesh) == run.sliced)
+          numbers[c][i] = std::exchange(next, next + static_cast<int>(parameters[c][i].spec.local_tensors(mesh)));
   return numbers;
 }
 
@@ -42,6 +44,18 @@ TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis shard, uint64_t
           .run = in_runs ? static_cast<uint32_t>(run / kQuad) : 0,
           .stride = in_runs ? static_cast<uint32_t>(run / kQuad * shard.size) : 0,
           .offset = in_runs ? static_cast<uint32_t>(run / kQuad * shard.rank) : 0,
+          .unused = {}};
+}
+
+// The same of one of the rank's experts, which are whole on any layout.
+TensorDraws draws_of_expert(const ParamSpec& spec, int64_t offset, int64_t expert, uint64_t seed) {
+  const uint64_t key = derive_key(seed, fmt::format("optimizer/{}/{}", spec.name, expert));
+  return {.key_low = static_cast<uint32_t>(key),
+          .key_high = static_cast<uint32_t>(key >> 32),
+          .first_block = static_cast<int32_t>(offset / kBlock),
+          .run = 0,
+          .stride = 0,
+          .offset = 0,
           .unused = {}};
 }
 
@@ -80,7 +94,7 @@ void ParameterMemory::add_parameters(const Mesh& mesh) {
     weight.dims = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), weight.shape.begin());
     list.push_back({specs[i], weight, static_cast<int>(c), static_cast<int>(i)});
-    axes_to_sum_ = axes_to_sum_ | mesh.divided(specs[i].sharded | (specs[i].reduced - kBucketAxes));
+    axes_to_sum_ = axes_to_sum_ | mesh.divided((specs[i].sharded | specs[i].reduced) - kReducingAxes);
   }
 }
 
@@ -136,7 +150,7 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
 
 // Fills what the optimizer needs to know about each tensor and each block of the flat buffers.
 void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream& compute) {
-  const auto numbers = number_tensors(parameters_, tensors_.runs);
+  const auto numbers = number_tensors(parameters_, tensors_.runs, mesh);
   std::vector<float> decay(static_cast<size_t>(tensors_.num_tensors)), weight(decay.size());
   std::vector<TensorDraws> draws(tensors_.draws.empty() ? 0 : decay.size());
   std::vector<int32_t> slots(tensors_.fp8_slot.empty() ? 0 : decay.size());
@@ -145,22 +159,36 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
     const ChunkStoreTensors& chunk = tensors_.chunks[c];
     const std::vector<ParamSpec>& specs = chunk.specs;
     std::vector<int> owners = block_owners(chunk.layout, specs, mesh);
-    for (int& owner : owners)
-      if (owner >= 0) owner = numbers[c][static_cast<size_t>(owner)];
+    for (size_t block = 0; block < owners.size(); ++block) {
+      if (owners[block] < 0) continue;
+      const auto i = static_cast<size_t>(owners[block]);
+      const int64_t place = static_cast<int64_t>(block) - chunk.layout.offset[i] / kBlock;
+      const int64_t of_tensor = specs[i].local_numel(mesh) / specs[i].local_tensors(mesh);
+      owners[block] = numbers[c][i] + static_cast<int>(place * kBlock / of_tensor);
+    }
     compute.copy(chunk.block_tensor.data, owners.data(), chunk.block_tensor.bytes());
     compute.synchronize();
     for (size_t i = 0; i < specs.size(); ++i) {
       const ParamSpec& spec = specs[i];
-      const auto number = static_cast<size_t>(numbers[c][i]);
-      tensor_names_[number] = spec.name;
-      if (!draws.empty()) draws[number] = draws_of(spec, chunk.layout.offset[i], spec.shard(mesh), config.run.seed);
-      if (!slots.empty()) slots[number] = static_cast<int32_t>(spec.fp8_slot);
-      decay[number] = spec.decay ? static_cast<float>(config.optimizer.weight_decay) : -1.0f;
+      const int64_t count = spec.local_tensors(mesh), elements = spec.local_numel(mesh) / count;
+      TRI_REQUIRE(count == 1 || elements % kBlock == 0, "{}: an expert of {} elements is not whole blocks of {}",
+                  spec.name, elements, kBlock);
       // Of the ranks that hold the same slice, only the first one counts.
       const Bucket& bucket = *buckets_[static_cast<size_t>(bucket_of(parameters_[c][i]))].bucket;
       const AxisSet differs = spec.sharded | AxisSet{"pp"} | (sharded_ ? bucket.sharded_over() : AxisSet{});
-      const bool first_holder = mesh.joint_axis(AxisSet::outside(differs)).first();
-      weight[number] = first_holder && !spec.tied_copy ? 1.0f : 0.0f;
+      const bool first_holder = mesh.holders(differs).first();
+      for (int64_t t = 0; t < count; ++t) {
+        const auto number = static_cast<size_t>(numbers[c][i] + t);
+        const int64_t expert = spec.shard(mesh).rank * count + t;
+        tensor_names_[number] = spec.experts ? fmt::format("{}[{}]", spec.name, expert) : spec.name;
+        if (!draws.empty())
+          draws[number] = spec.experts
+                              ? draws_of_expert(spec, chunk.layout.offset[i] + t * elements, expert, config.run.seed)
+                              : draws_of(spec, chunk.layout.offset[i], spec.shard(mesh), config.run.seed);
+        if (!slots.empty()) slots[number] = static_cast<int32_t>(spec.fp8_slot);
+        decay[number] = spec.decay ? static_cast<float>(config.optimizer.weight_decay) : -1.0f;
+        weight[number] = first_holder && !spec.tied_copy ? 1.0f : 0.0f;
+      }
     }
   }
   compute.copy(tensors_.decay.data, decay.data(), tensors_.decay.bytes());

@@ -16,6 +16,7 @@ struct ParameterStoreContext {
   Device& device;
   Stream& compute;
   AxisTransfers& dp;
+  std::vector<ExpertTransfers> experts = {};  // if the model has experts
 };
 
 // Owns the three parts; gradients and gathers refer to the memory. Users take the part that they need. Config, device,
@@ -28,8 +29,8 @@ struct ParameterStore {
                    .num_microbatches = c.num_microbatches,
                    .device = c.device,
                    .compute = c.compute,
-                   .dp = {c.mesh.divided(kBucketAxes), c.dp}}),
-        gathers({.memory = memory, .compute = c.compute, .dp = {c.mesh.divided(kBucketAxes), c.dp}}) {}
+                   .dp = {c.mesh.divided(kBucketAxes), c.dp, c.experts}}),
+        gathers({.memory = memory, .compute = c.compute, .dp = {c.mesh.divided(kBucketAxes), c.dp, c.experts}}) {}
 
   const ParameterMemory memory;  // the layout
   GradientBuckets gradients;     // where layers add gradients, and their sums over dp

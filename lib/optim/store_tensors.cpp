@@ -1,6 +1,7 @@
 #include "lib/optim/store_tensors.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/core/dims.h"
 #include "kernels/moment_rounding.h"
@@ -14,11 +15,17 @@ namespace {
 // single stage, which stays open from the head to the embedding.
 constexpr int kGradientPool = 4;
 
-void count_tensor(const ParamSpec& spec, StoreTensors& store) {
-  ++store.num_tensors;
-  auto run = std::ranges::find(store.runs, spec.sharded, &TensorRun::sharded);
-  if (run == store.runs.end()) run = store.runs.insert(run, {.sharded = spec.sharded});
-  ++run->count;
+// With experts, their buckets and those of router and shared expert are open at the same time.
+constexpr int kExpertGradientPool = 3;
+
+void count_tensors(const ParamSpec& spec, const Mesh& mesh, StoreTensors& store) {
+  const auto count = static_cast<int>(spec.local_tensors(mesh));
+  store.num_tensors += count;
+  const AxisSet sliced = slicing_axes(spec, mesh);
+  auto run = std::ranges::find_if(store.runs,
+                                  [&](const TensorRun& r) { return r.sharded == spec.sharded && r.sliced == sliced; });
+  if (run == store.runs.end()) run = store.runs.insert(run, {.sharded = spec.sharded, .sliced = sliced});
+  run->count += count;
 }
 
 // Returns the elements of Muon's slices among those of the first `buckets`.
@@ -93,19 +100,21 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, std::vector<
         dedicated = arena.take("gradient workspace", Dtype::kF32, {bucket.size});
       }
     }
-    for (const ParamSpec& spec : chunk.specs) count_tensor(spec, store);
+    for (const ParamSpec& spec : chunk.specs) count_tensors(spec, mesh, store);
     store.chunks.push_back(std::move(chunk));
   }
-  for (int i = 0; i < std::min(kGradientPool, pool_buckets); ++i)
+  const int pool = kGradientPool + (config.model.experts > 0 ? kExpertGradientPool : 0);
+  for (int i = 0; i < std::min(pool, pool_buckets); ++i)
     store.pool.push_back(arena.take("gradient workspace", Dtype::kF32, {pool_elements}));
   if (by_peer_copies(config.parallel.dp_transfers, dp)) {
     int64_t largest = 0;
     for (const ChunkStoreTensors& chunk : store.chunks)
       for (const Bucket& bucket : chunk.layout.buckets)
-        if (!bucket.sharded_over().empty()) largest = std::max(largest, bucket.size);
+        if (!(bucket.sharded_over() - kRowAxes).empty()) largest = std::max(largest, bucket.size);
     store.peer_copies = allocate_peer_copies("dp peer copies", dp, largest, Dtype::kF32, 1, arena);
   }
-  std::ranges::sort(store.runs, std::ranges::greater{}, [](const TensorRun& run) { return run.sharded.bits(); });
+  std::ranges::sort(store.runs, std::ranges::greater{},
+                    [](const TensorRun& run) { return std::pair(run.sharded.bits(), run.sliced.bits()); });
   for (size_t i = 1; i < store.runs.size(); ++i)
     store.runs[i].first = store.runs[i - 1].first + store.runs[i - 1].count;
   store.decay = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});

@@ -31,9 +31,10 @@ struct ChunkStoreTensors {
   std::vector<Tensor> state_of(size_t bucket) const;
 };
 
-// Tensors that are sharded over the same axes have consecutive numbers.
+// Tensors that are sharded over the same axes, and whose slices are divided over the same axes (Bucket::sharded_over),
+// have consecutive numbers.
 struct TensorRun {
-  AxisSet sharded;
+  AxisSet sharded, sliced;
   int first = 0, count = 0;
 };
 

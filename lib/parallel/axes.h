@@ -29,14 +29,23 @@ struct AxisRow {
 inline constexpr std::array kAxes =
     std::to_array<AxisRow>({{"tp", true}, {"dp", true, AxisTokens::kOwnSamples}, {"pp", true}});
 
-// The name of one of kAxes. A literal that is none of them does not compile.
+// Axes that are made of others. The ranks of a stage, numbered along kAxes without pp, are runs of neighbours of
+// parallel.ep ranks each, which divide the experts of a layer (ep); the ranks at the same place of these runs hold the
+// same experts (edp).
+inline constexpr std::array<std::string_view, 2> kExpertAxes{"ep", "edp"};
+inline constexpr size_t kNumAxisNames = kAxes.size() + kExpertAxes.size();
+
+// The name of one of kAxes or kExpertAxes. A literal that is none of them does not compile.
 class AxisName {
  public:
   consteval AxisName(const char* name) : index_(index_of(name)) {}  // implicit: mesh.axis("tp")
   static constexpr AxisName at(size_t index) { return AxisName(static_cast<uint32_t>(index)); }
 
   constexpr size_t index() const { return index_; }
-  constexpr std::string_view text() const { return kAxes[index_].name; }
+  constexpr std::string_view text() const {
+    return is_expert() ? kExpertAxes[index_ - kAxes.size()] : kAxes[index_].name;
+  }
+  constexpr bool is_expert() const { return index_ >= kAxes.size(); }  // of kExpertAxes
   bool operator==(const AxisName&) const = default;
 
  private:
@@ -44,6 +53,8 @@ class AxisName {
   static constexpr uint32_t index_of(std::string_view name) {
     for (uint32_t i = 0; i < kAxes.size(); ++i)
       if (kAxes[i].name == name) return i;
+    for (uint32_t i = 0; i < kExpertAxes.size(); ++i)
+      if (kExpertAxes[i] == name) return static_cast<uint32_t>(kAxes.size()) + i;
     throw std::invalid_argument("the name of an axis is not in kAxes");
   }
 
@@ -56,11 +67,12 @@ class AxisSet {
   constexpr AxisSet(std::initializer_list<AxisName> names) {
     for (const AxisName name : names) bits_ |= bit(name);
   }
-  // Returns all axes that are not in `names`.
+  // Returns all of kAxes that are not in `names`.
   static constexpr AxisSet outside(AxisSet names) { return AxisSet(((1U << kAxes.size()) - 1) & ~names.bits_); }
 
   constexpr bool empty() const { return bits_ == 0; }
   constexpr bool contains(AxisName name) const { return (bits_ & bit(name)) != 0; }
+  constexpr bool has_expert_axes() const { return bits_ >> kAxes.size() != 0; }
   // Orders sets by their slowest axes.
   constexpr uint32_t bits() const { return bits_; }
   friend constexpr AxisSet operator|(AxisSet a, AxisSet b) { return AxisSet(a.bits_ | b.bits_); }
@@ -86,6 +98,10 @@ consteval AxisSet axes_with(AxisTokens least) {
 // these the axes over which its samples are divided.
 inline constexpr AxisSet kTokenAxes = axes_with(AxisTokens::kPartsOfSamples);
 inline constexpr AxisSet kSampleAxes = axes_with(AxisTokens::kOwnSamples);
+
+// All ranks of a stage, whatever the number of experts' groups: over them a weight is reduced that each of them applies
+// to its own rows.
+inline constexpr AxisSet kRowAxes{"ep", "edp"};
 
 std::string to_string(AxisSet axes);  // "{tp, dp}"
 

@@ -21,6 +21,7 @@ struct Axis {
 struct Mesh {
   RankGrid grid;  // without axes of one rank, except those that are always named
   int world_rank = 0;
+  int ep = 1;  // ranks of a run along "ep" (kExpertAxes)
 
   int world_size() const { return grid.world_size(); }
   Axis axis(AxisName name) const;
@@ -28,6 +29,9 @@ struct Mesh {
   Axis joint_axis(AxisSet axes) const;
   // Returns the world ranks, ascending, that differ from this one only along `axes`.
   std::vector<int> group(AxisSet axes) const;
+  // Returns this rank's place among those that may differ from it along any axis but `axes`, which name pp: the holders
+  // of what is divided over `axes`.
+  Axis holders(AxisSet axes) const;
   // Returns the mesh seen from the rank that differs from this one only on `axis`, where it has coordinate `rank`.
   Mesh moved(AxisName axis, int rank) const;
   // Returns those of `axes` that have more than one rank.
@@ -42,7 +46,8 @@ struct AxisSize {
   int size = 1;
 };
 
-// Returns the mesh seen from `world_rank`, which must be in it. Axes that are not listed have one rank.
+// Returns the mesh seen from `world_rank`, which must be in it. Axes that are not listed have one rank; of kExpertAxes
+// only ep may be listed.
 Mesh make_mesh(int world_rank, const std::vector<AxisSize>& sizes);
 
 }  // namespace tri

@@ -332,6 +332,9 @@ PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& 
 
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
+  if (config.model.experts > 0)
+    return usage_error("model.experts: {}: layers with experts can't be predicted; run trireme bench step instead",
+                       config.model.experts);
   if (auto known = check_numbers(config, cluster); !known) return known.error();
   Search walk(config, cluster, options);
   if (const std::string problem = walk.problem(); !problem.empty()) return usage_error("{}", problem);

@@ -87,6 +87,9 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks) {
 
 Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const WorkloadOptions& options) {
   const bool is_program = options.program != Program::kTrireme;
+  if (asked.model.experts > 0)
+    return usage_error("model.experts: {}: layers with experts can't be predicted; run trireme bench step instead",
+                       asked.model.experts);
   if (auto known = check_numbers(asked, cluster); !known) return known.error();
   auto planned = is_program ? Result<Config>(asked) : planned_for(asked, cluster);
   if (!planned) return planned.error();

@@ -14,6 +14,7 @@
 #include "lib/config/batch_sizes.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics/step_times.h"
+#include "lib/observe/status/expert_report.h"
 #include "lib/observe/status/fp8_report.h"
 #include "lib/observe/status/run_summary.h"
 #include "lib/train/not_finite.h"
@@ -130,6 +131,7 @@ Result<void> TrainingLoop::run() {
       const PhaseScope phase(RunPhase::kCheckpoint);
       saved_at_ = Clock::now();
       progress_.fp8_history = context_.trainer.fp8_history();
+      progress_.router_bias = context_.trainer.router_bias();
       progress_.recent_steps = spikes_.values();
       if (auto saved = context_.checkpoints.begin(progress_); !saved) return saved;
       account(WallTime::kCheckpoint, saved_at_);
@@ -346,6 +348,8 @@ void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   const int every = config.metrics.fp8_every;
   if (!result.fp8.empty() && every > 0 && (metrics.step % every == 0 || is_last()))
     metrics_->fp8(fp8_json(metrics.step, config, result.fp8));
+  if (!result.routers.empty() && (metrics.step % config.metrics.log_every == 0 || is_last()))
+    metrics_->experts(expert_json(metrics.step, config, result.routers));
   const bool keep = metrics.step % config.metrics.log_every == 0 || is_last() || !result.finite() || !losses.empty();
   std::optional<double> remaining;  // steps like this one
   if (!sizes_.is_constant())

@@ -150,7 +150,8 @@ Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoi
     startup.phase_done("start values");
     return RunProgress{};
   }
-  if (auto done = trainer.state_loaded(loaded.value()->fp8_history); !done) return done.error();
+  if (auto done = trainer.state_loaded(loaded.value()->fp8_history, loaded.value()->router_bias); !done)
+    return done.error();
   startup.phase_done("checkpoint");
   return *loaded.value();
 }

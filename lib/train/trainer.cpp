@@ -20,10 +20,13 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
       sizes_(batch_sizes(rank.config)),
       statistics_(engine_.tensors().step_statistics.flat(0, kNumStepStatistics)),
       fp8_(rank.device, engine_.stage().fp8(), runtime().compute()),
+      routers_(rank.device, engine_.stage().experts(), static_cast<float>(rank.config.model.router_bias_rate),
+               runtime().compute()),
       optimizer_({.config = rank.config,
                   .store = store(),
                   .tensors = engine_.tensors().optimizer,
-                  .sums = fp8_.summed(engine_.tensors().step_statistics, statistics_),
+                  .sums = routers_.empty() ? fp8_.summed(engine_.tensors().step_statistics, statistics_)
+                                           : engine_.tensors().step_statistics,
                   .norm_sq = step_statistic(statistics_, offsetof(StepStatistics, norm_sq)),
                   .loss = step_statistic(statistics_, offsetof(StepStatistics, loss)),
                   .groups = runtime().axis_groups(),
@@ -31,7 +34,8 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
                   .world = runtime().world(),
                   .compute = runtime().compute(),
                   .matrices = &runtime().matrices(),
-                  .device = &rank.device}),
+                  .device = &rank.device,
+                  .experts = runtime().expert_transfers()}),
       timeline_(rank.device, runtime().compute(),
                 rank.config.metrics.ranks_every > 0 ? TimelineDetail::kOn : TimelineDetail::kOff),
       timing_(options.timing),
@@ -56,10 +60,11 @@ void Trainer::make_start_values() {
   has_state_ = true;
 }
 
-Result<void> Trainer::state_loaded(const std::vector<float>& fp8_history) {
+Result<void> Trainer::state_loaded(const std::vector<float>& fp8_history, const std::vector<float>& router_bias) {
   store().gathers.state_loaded();
   has_state_ = true;
   if (auto loaded = fp8_.load(fp8_history); !loaded) return loaded;
+  if (auto loaded = routers_.load(router_bias); !loaded) return loaded;
   engine_.make_quantized_weights();
   return {};
 }
@@ -78,7 +83,7 @@ void Trainer::set_batch(int samples, std::optional<int64_t> targets) {
   store().gradients.set_microbatches(count);
   const int64_t tokens = int64_t{samples} * engine_.config().model.seq_len;
   TRI_REQUIRE(!targets || *targets <= tokens, "{} targets in a step of {} tokens", targets.value_or(0), tokens);
-  engine_.set_targets(targets.value_or(tokens));
+  engine_.set_batch(tokens, targets.value_or(tokens));
 }
 
 void Trainer::run_plan() {
@@ -128,6 +133,7 @@ StepResult Trainer::run_step(const StepPosition& position, std::span<const int32
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, position)};
   if (before_update) before_update();
   optimizer_.clip(limits);
+  routers_.update(tensors.grad_scale);
   fp8_.update(tensors.grad_scale);  // the update casts weights with the new scales
   optimizer_.update(position.step, result.learning_rate);
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
@@ -142,6 +148,7 @@ StepResult Trainer::run_step(const StepPosition& position, std::span<const int32
   result.grad_norm = *h_norm_.data();
   result.is_spike = result.finite() && limits.exceeded_by(result.sums.loss, *h_norm_.data());
   result.fp8 = fp8_.numbers();
+  result.routers = routers_.numbers();
   if (result.finite() && !result.is_spike) fp8_.finished();
   return result;
 }

@@ -16,6 +16,7 @@
 #include "lib/observe/metrics/startup.h"
 #include "lib/optim/lr.h"
 #include "lib/train/fp8_state.h"
+#include "lib/train/router_state.h"
 #include "lib/train/step_statistics.h"
 
 namespace tri {
@@ -36,8 +37,9 @@ struct StepResult {
   double loss = 0;       // mean over the step's targets, nats
   double grad_norm = 0;  // global, before clipping
   double learning_rate = 0;
-  StepStatistics sums;          // over all ranks
-  std::vector<Fp8Numbers> fp8;  // by slot (lib/model/fp8_tensors.h), over all ranks; empty without FP8 GEMMs
+  StepStatistics sums;                 // over all ranks
+  std::vector<Fp8Numbers> fp8;         // by slot (lib/model/fp8_tensors.h), over all ranks; empty without FP8 GEMMs
+  std::vector<RouterNumbers> routers;  // by layer with experts, over all ranks
   // Of this rank:
   Timeline::Times timeline;        // of the compute stream
   double pp_transfer_seconds = 0;  // the time of a transfer between stages by itself: the fastest send of the step
@@ -78,10 +80,12 @@ class Trainer {
   void make_start_values();
   // Call after this rank's part of the state was overwritten: completes the data derived from it. `fp8_history`: the
   // checkpoint's (RunProgress); without one the next step creates it. Fails with kFile if it belongs to another model.
-  Result<void> state_loaded(const std::vector<float>& fp8_history = {});
+  // `router_bias`: likewise.
+  Result<void> state_loaded(const std::vector<float>& fp8_history = {}, const std::vector<float>& router_bias = {});
   // Returns what a checkpoint stores of FP8 GEMMs (Fp8State::saved_history); empty without them. Call between steps: it
   // waits for a copy from the device, so that steps need not make one.
   std::vector<float> fp8_history();
+  std::vector<float> router_bias() { return routers_.saved_bias(); }  // the same of the routers' biases
 
   // Call after a step that was not finite: returns where this rank's own numbers were not finite ("gradient of
   // layers/3/…"); may be empty. Processes the step's samples again. Collective.
@@ -103,6 +107,7 @@ class Trainer {
   const BatchSizes sizes_;
   const Tensor statistics_;  // (kNumStepStatistics) f32: a StepStatistics
   Fp8State fp8_;
+  RouterState routers_;
   Optimizer optimizer_;
   Timeline timeline_;
   std::map<int, Plan> plans_;   // by microbatches of a step

@@ -47,6 +47,7 @@ std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mes
   std::vector<LayerTransfer> transfers;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
     for (const TransferRegion& region : block_order(layer, pass)) {
+      if (layer.is_local(region.linear.branch)) continue;
       const bool reduces = region.reduces();
       const Tensor rows = region.rows(stage.work, t);
       transfers.push_back(

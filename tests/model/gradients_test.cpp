@@ -87,45 +87,76 @@ ParameterValues shake(OneRank& rank) {
   return values;
 }
 
-TEST(ModelGradients, equal_finite_differences_for_every_combination_of_switches) {
-  for (int combination = 0; combination < 1 << kSwitches; ++combination) {
-    OneRank rank(config_of(combination));
-    SCOPED_TRACE(name_of(rank.config));
-    ParameterValues values = shake(rank);
-    const ReferenceModel reference(rank.config);
-    const std::vector<int32_t> inputs = rank.tokens(0, 0), targets = rank.tokens(0, 1);
-    const int T = rank.config.model.seq_len, samples = rank.config.data.global_batch;
-    const auto mean_loss = [&] {
-      double sum = 0;
-      for (int s = 0; s < samples; ++s) sum += reference.loss(values, inputs.data() + s * T, targets.data() + s * T);
-      return sum / (samples * T);
-    };
+// Compares a step's loss, gradients (two elements of each parameter) and gradient norm with the reference.
+void expect_reference(const Config& config, uint64_t draws) {
+  OneRank rank(config);
+  SCOPED_TRACE(name_of(rank.config));
+  ParameterValues values = shake(rank);
+  const ReferenceModel reference(rank.config);
+  const std::vector<int32_t> inputs = rank.tokens(0, 0), targets = rank.tokens(0, 1);
+  const int T = rank.config.model.seq_len, samples = rank.config.data.global_batch;
+  const auto mean_loss = [&](bool with_routers) {
+    double sum = 0, routers = 0;
+    for (int s = 0; s < samples; ++s)
+      sum += reference.loss(values, inputs.data() + s * T, targets.data() + s * T, &routers);
+    return (sum + (with_routers ? routers : 0)) / (samples * T);
+  };
 
-    const double expected_loss = mean_loss();
-    const StepResult result = rank.step(0);
-    ASSERT_NEAR(result.loss, expected_loss, 2e-6 * expected_loss);
+  const double expected_loss = mean_loss(false), routers = mean_loss(true) - expected_loss;
+  const StepResult result = rank.step(0);
+  ASSERT_NEAR(result.loss, expected_loss, 2e-6 * expected_loss);
+  double reported = 0;
+  for (const RouterNumbers& layer : result.routers) reported += layer.aux_loss + layer.z_loss;
+  ASSERT_NEAR(reported, routers, 1e-5 * routers);
 
-    double norm_sq = 0;
-    for (const auto& [name, gradient] : rank.gradients()) {
-      double size = 0;
-      for (const float g : gradient) size += double{g} * g;
-      norm_sq += size;
-      const double scale = std::sqrt(size / static_cast<double>(gradient.size())) + 1e-6;
-      for (uint64_t draw = 0; draw < 2; ++draw) {
-        const size_t i = random_u64(derive_key(static_cast<uint64_t>(combination), name), draw) % gradient.size();
-        constexpr double kStep = 1e-4;
-        double& element = values.at(name)[i];
-        const double kept = element;
-        element = kept + kStep;
-        const double above = mean_loss();
-        element = kept - kStep;
-        const double below = mean_loss();
-        element = kept;
-        ASSERT_NEAR(gradient[i], (above - below) / (2 * kStep), 2e-4 * scale + 2e-5 * std::abs(gradient[i]))
-            << name << "[" << i << "]";
-      }
+  double norm_sq = 0;
+  for (const auto& [name, gradient] : rank.gradients()) {
+    double size = 0;
+    for (const float g : gradient) size += double{g} * g;
+    norm_sq += size;
+    const double scale = std::sqrt(size / static_cast<double>(gradient.size())) + 1e-6;
+    for (uint64_t draw = 0; draw < 2; ++draw) {
+      const size_t i = random_u64(derive_key(draws, name), draw) % gradient.size();
+      constexpr double kStep = 1e-4;
+      double& element = values.at(name)[i];
+      const double kept = element;
+      element = kept + kStep;
+      const double above = mean_loss(true);
+      element = kept - kStep;
+      const double below = mean_loss(true);
+      element = kept;
+      ASSERT_NEAR(gradient[i], (above - below) / (2 * kStep), 2e-4 * scale + 2e-5 * std::abs(gradient[i]))
+          << name << "[" << i << "]";
     }
-    ASSERT_NEAR(result.grad_norm, std::sqrt(norm_sq), 1e-5 * std::sqrt(norm_sq));
+  }
+  ASSERT_NEAR(result.grad_norm, std::sqrt(norm_sq), 1e-5 * std::sqrt(norm_sq));
+}
+
+TEST(ModelGradients, equal_finite_differences_for_every_combination_of_switches) {
+  for (int combination = 0; combination < 1 << kSwitches; ++combination)
+    expect_reference(config_of(combination), static_cast<uint64_t>(combination));
+}
+
+TEST(ModelGradients, equal_finite_differences_with_experts) {
+  for (int combination = 0; combination < 1 << 5; ++combination) {
+    const auto bit = [&](int i) { return (combination >> i & 1) != 0; };
+    Config c = config_of(bit(0) ? 7 : 5);  // RMSNorm and RoPE, with or without SwiGLU
+    c.data.micro_batch = 1;                // of which the auxiliary loss is a function
+    c.model.experts = 4;
+    c.model.expert_hidden = 16;
+    c.model.router = bit(1) ? Router::kSigmoid : Router::kSoftmax;
+    c.model.router_renormalize = bit(2);
+    c.model.router_scale = bit(1) ? 2.5 : 1;
+    if (bit(1) && bit(3)) c.model.router_groups = 2;
+    c.model.shared_experts = bit(3) ? 2 : 0;
+    c.model.dense_layers = bit(4) ? 1 : 0;
+    c.model.aux_loss = bit(4) ? 0.3 : 0;
+    c.model.router_z_loss = bit(3) ? 0.2 : 0;
+    if (bit(2) && bit(3)) c.model.norm_position = bit(4) ? NormPosition::kPost : NormPosition::kBoth;
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
+      c.parallel.recompute = recompute;
+      expect_reference(c, static_cast<uint64_t>(combination));
+    }
   }
 }
 

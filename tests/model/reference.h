@@ -2,6 +2,7 @@
 // Shares no code with the library except the config and the names and layouts of parameters (kernels/core/dims.h).
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -19,8 +20,10 @@ class ReferenceModel {
  public:
   explicit ReferenceModel(const Config& config) : m_(config.model) {}
 
-  // Returns the sum of the token losses of one sequence: inputs and targets (T).
-  double loss(const ParameterValues& p, const int32_t* inputs, const int32_t* targets) const {
+  // Returns the sum of the token losses of one sequence: inputs and targets (T). Adds the losses of the layers' routers,
+  // times T, to `routers`; the sequence is then a whole microbatch.
+  double loss(const ParameterValues& p, const int32_t* inputs, const int32_t* targets,
+              double* routers = nullptr) const {
     const int T = m_.seq_len, C = m_.hidden;
     Matrix x(T, Doubles(C));
     for (int t = 0; t < T; ++t)
@@ -34,13 +37,15 @@ class ReferenceModel {
       const Matrix n1 = pre ? norm(p, {modules::kNorm1, layer}, x) : x;
       const Matrix a = attention(p, layer, n1);
       if (m_.block == Block::kParallel) {
-        const Matrix f = mlp(p, layer, m_.parallel_norms == 2 ? norm(p, {modules::kNorm2, layer}, x) : n1);
+        const Matrix f = dense(p, layer, m_.parallel_norms == 2 ? norm(p, {modules::kNorm2, layer}, x) : n1);
         for (int t = 0; t < T; ++t)
           for (int c = 0; c < C; ++c) x[t][c] += a[t][c] + f[t][c];
         continue;
       }
       add(x, post ? norm(p, {modules::kPostNorm1, layer}, a) : a);
-      const Matrix f = mlp(p, layer, pre ? norm(p, {modules::kNorm2, layer}, x) : x);
+      const Matrix n2 = pre ? norm(p, {modules::kNorm2, layer}, x) : x;
+      const bool has_experts = m_.experts > 0 && layer >= m_.dense_layers;
+      const Matrix f = has_experts ? experts(p, layer, n2, routers) : dense(p, layer, n2);
       add(x, post ? norm(p, {modules::kPostNorm2, layer}, f) : f);
     }
     const Matrix n = norm(p, {modules::kFinalNorm, kNoLayer}, x);
@@ -199,10 +204,84 @@ class ReferenceModel {
     return linear(p, {modules::kProj, layer}, out, m_.hidden);
   }
 
-  Matrix mlp(const ParameterValues& p, int layer, const Matrix& n) const {
+  Matrix dense(const ParameterValues& p, int layer, const Matrix& n) const {
     const int F = m_.ffn_hidden;
+    const Matrix h = linear(p, {modules::kFc1, layer}, n, is_gated(m_.activation) ? 2 * F : F);
+    return linear(p, {modules::kFc2, layer}, activated(h, F), m_.hidden);
+  }
+
+  // Rows (N, K) of an expert's weight among those of all.
+  static Matrix expert_linear(const Doubles& all, int expert, const Doubles& x, int N) {
+    Matrix y(1, Doubles(N));
+    for (int n = 0; n < N; ++n)
+      for (size_t k = 0; k < x.size(); ++k) y[0][n] += all[(static_cast<size_t>(expert) * N + n) * x.size() + k] * x[k];
+    return y;
+  }
+
+  Matrix experts(const ParameterValues& p, int layer, const Matrix& n, double* routers) const {
+    const int E = m_.experts, K = m_.experts_per_token, F = m_.expert_hidden, C = m_.hidden;
+    const int width = is_gated(m_.activation) ? 2 * F : F;
+    const auto T = static_cast<double>(n.size());
+    const Matrix logits = linear(p, {modules::kRouter, layer}, n, E);
+    const Doubles &fc1 = p.at(weight_of(modules::kExpertsFc1, layer)),
+                  &fc2 = p.at(weight_of(modules::kExpertsFc2, layer));
+    Matrix y(n.size(), Doubles(C));
+    Doubles counts(E), shares(E);
+    for (size_t t = 0; t < n.size(); ++t) {
+      double total = 0, of_softmax = 0;
+      for (const double logit : logits[t]) of_softmax += std::exp(logit);
+      Doubles s(E);
+      for (int e = 0; e < E; ++e) {
+        s[e] = m_.router == Router::kSoftmax ? std::exp(logits[t][e]) / of_softmax : 1 / (1 + std::exp(-logits[t][e]));
+        total += s[e];
+      }
+      if (routers != nullptr) *routers += m_.router_z_loss * std::pow(std::log(of_softmax), 2);
+      for (int e = 0; e < E; ++e) shares[e] += s[e] / total;
+      // Of the groups with the largest sums of two scores, the experts with the largest scores.
+      std::vector<bool> candidate(E, m_.router_groups == 1);
+      const int size = E / m_.router_groups;
+      for (int picked = 0; m_.router_groups > 1 && picked < m_.router_top_groups; ++picked) {
+        int best = -1;
+        double most = 0;
+        for (int g = 0; g < m_.router_groups; ++g) {
+          double first = 0, second = 0;
+          for (int e = g * size; e < (g + 1) * size; ++e) {
+            second = std::max(second, std::min(first, s[e]));
+            first = std::max(first, s[e]);
+          }
+          if (!candidate[g * size] && first + second > most) most = first + second, best = g;
+        }
+        for (int e = best * size; e < (best + 1) * size; ++e) candidate[e] = true;
+      }
+      std::vector<int> chosen;
+      double sum = 0;
+      for (int k = 0; k < K; ++k) {
+        int best = -1;
+        for (int e = 0; e < E; ++e)
+          if (candidate[e] && (best < 0 || s[e] > s[best])) best = e;
+        candidate[best] = false;
+        chosen.push_back(best);
+        sum += s[best];
+      }
+      for (const int e : chosen) {
+        counts[e] += 1;
+        const Matrix h = expert_linear(fc1, e, n[t], width);
+        const Matrix out = expert_linear(fc2, e, activated(h, F)[0], C);
+        const double weight = m_.router_scale * s[e] / (m_.router_renormalize ? sum : 1);
+        for (int c = 0; c < C; ++c) y[t][c] += weight * out[0][c];
+      }
+    }
+    for (int e = 0; e < E && routers != nullptr; ++e) *routers += m_.aux_loss * E / (K * T) * counts[e] * shares[e];
+    if (m_.shared_experts > 0) {
+      const int Fs = m_.shared_experts * F;
+      const Matrix h = linear(p, {modules::kSharedFc1, layer}, n, is_gated(m_.activation) ? 2 * Fs : Fs);
+      add(y, linear(p, {modules::kSharedFc2, layer}, activated(h, Fs), C));
+    }
+    return y;
+  }
+
+  Matrix activated(const Matrix& h, int F) const {
     const bool gated = is_gated(m_.activation);
-    const Matrix h = linear(p, {modules::kFc1, layer}, n, gated ? 2 * F : F);
     Matrix u(h.size(), Doubles(F));
     for (size_t t = 0; t < h.size(); ++t)
       for (int f = 0; f < F; ++f) {
@@ -213,7 +292,7 @@ class ReferenceModel {
                       : 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
         if (gated) u[t][f] *= h[t][F + f];
       }
-    return linear(p, {modules::kFc2, layer}, u, m_.hidden);
+    return u;
   }
 
   ModelConfig m_;

@@ -145,10 +145,10 @@ uint64_t check_quantized_weights(Trainer& trainer) {
 }
 
 // Copies this rank's part of a tensor into the full one.
-void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::vector<float>& full) {
+void place(const ParamSpec& spec, Axis shard, const std::vector<float>& part, std::vector<float>& full) {
   full.resize(static_cast<size_t>(spec.numel()));
   const int dim = std::max(spec.split_dim, 0);
-  const int parts = spec.split_dim < 0 ? 1 : tp.size, index = spec.split_dim < 0 ? 0 : tp.rank;
+  const int parts = spec.split_dim < 0 ? 1 : shard.size, index = spec.split_dim < 0 ? 0 : shard.rank;
   int64_t outer = 1, inner = 1;
   for (int d = 0; d < dim; ++d) outer *= spec.shape[static_cast<size_t>(d)];
   for (size_t d = static_cast<size_t>(dim) + 1; d < spec.shape.size(); ++d) inner *= spec.shape[d];
@@ -158,15 +158,15 @@ void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::
                 static_cast<size_t>(local * inner) * sizeof(float));
 }
 
-// A tp rank's part of a parameter.
+// A rank's part of a parameter.
 struct Share {
   std::string parameter;
-  int tp_rank = 0;
+  int shard = 0, shards = 1;
   std::vector<float> values;
 };
 template <class Archive>
 void fields(Archive& archive, Share& share) {
-  archive(share.parameter, share.tp_rank, share.values);
+  archive(share.parameter, share.shard, share.shards, share.values);
 }
 
 // Runs a step whose numbers are not finite, as if a device had miscalculated. The damaged values are restored once the
@@ -272,6 +272,24 @@ Config config_of(const Layout& layout) {
     c.model.layer_pattern = {LayerAttention::kWindow, LayerAttention::kWindow, LayerAttention::kFull};
     c.model.rope_theta_local = 100;
   }
+  if (layout.moe) {
+    c.model.experts = 8;
+    c.model.experts_per_token = 2;
+    c.model.expert_hidden = 32;
+    c.model.shared_experts = 1;
+    c.model.dense_layers = 2;
+    c.model.aux_loss = 0.05;
+    c.model.router_z_loss = 0.01;
+    if (layout.sigmoid) {
+      c.model.router = Router::kSigmoid;
+      c.model.router_groups = 4;
+      c.model.router_top_groups = 2;
+      c.model.router_scale = 2.5;
+      c.model.router_bias_rate = 0.01;
+    }
+    c.parallel.ep = layout.ep;
+    c.parallel.ep_capacity = 8;  // no imbalance exceeds it
+  }
   if (layout.rope_scaling != RopeScaling::kNone) {  // of four pairs, one is kept, two are divided, one is in between
     c.model.rope_factor = 4;
     c.model.rope_original_seq_len = 8;
@@ -333,8 +351,8 @@ History train(const Layout& layout, bool alone) {
   std::vector<Share> mine;
   uint64_t quantized = 0;
   if (alone || job.world_rank() < layout.ranks()) {
-    const Mesh mesh =
-        make_mesh(alone ? 0 : job.world_rank(), {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
+    const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(),
+                                {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}, {"ep", layout.ep}});
     auto device =
         layout.device == DeviceKind::kCpu ? value_or_throw(open_device(DeviceKind::kCpu, 0)) : open_test_device();
     Arena arena(*device, rank_bytes(config, mesh, *device));
@@ -390,8 +408,9 @@ History train(const Layout& layout, bool alone) {
         const std::vector<float> values = read_parameter(trainer, parameter);
         if (alone) {
           place(parameter.spec, mesh.axis("tp"), values, history.parameters[parameter.spec.name]);
-        } else if (mesh.axis("dp").first()) {
-          mine.push_back({parameter.spec.name, mesh.axis("tp").rank, values});
+        } else if (parameter.spec.experts ? mesh.axis("edp").first() : mesh.axis("dp").first()) {
+          const Axis shard = parameter.spec.shard(mesh);
+          mine.push_back({parameter.spec.name, shard.rank, shard.size, values});
         }
       }
   }
@@ -408,7 +427,7 @@ History train(const Layout& layout, bool alone) {
   for (const ParamSpec& spec : model_parameters(config)) specs[spec.name] = spec;
   for (const std::vector<Share>& shares : job.gather(mine))
     for (const Share& share : shares)
-      place(specs.at(share.parameter), {share.tp_rank, layout.tp}, share.values, history.parameters[share.parameter]);
+      place(specs.at(share.parameter), {share.shard, share.shards}, share.values, history.parameters[share.parameter]);
   return history;
 }
 
@@ -461,7 +480,7 @@ namespace {
 
 Layout one_rank(const Layout& layout) {
   Layout one = layout;
-  one.dp = one.tp = one.pp = one.chunks = 1;
+  one.dp = one.tp = one.pp = one.chunks = one.ep = 1;
   one.zero = 0;
   one.schedule = Schedule::k1F1B;
   one.recompute = Recompute::kNone;

@@ -36,8 +36,11 @@ struct Layout {
   bool qkv_bias = false;  // of llama: biases of queries, keys and values in place of QK-norm
   RopeScaling rope_scaling = RopeScaling::kNone;  // of llama
   bool olmo2 = false;                             // of llama: norms of outputs, and QK-norm over the full width
-  bool neox = false;   // of the GPT-2 family: RoPE of half a head, erf form of GeLU; two norms in the parallel block
-  bool gemma = false;  // of llama, sequential: four norms a layer, GeGLU, softcaps, layers without a window
+  bool neox = false;     // of the GPT-2 family: RoPE of half a head, erf form of GeLU; two norms in the parallel block
+  bool gemma = false;    // of llama, sequential: four norms a layer, GeGLU, softcaps, layers without a window
+  bool moe = false;      // of llama, sequential: experts in all layers but two, a shared one, and the routers' losses
+  bool sigmoid = false;  // of moe: DeepSeek-V3's router, with groups and biases
+  int ep = 1;            // of moe
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
   Transfers transfers = Transfers::kCopies;  // of tp and dp
@@ -69,7 +72,8 @@ struct Layout {
            (split == OverlapSplit{} ? ""
                                     : fmt::format(" {} splits{}", split.num_splits, split.direct ? ", direct" : "")) +
            (moments == Dtype::kF32 ? "" : " bf16 moments") + (qkv_bias ? " qkv_bias" : "") + (olmo2 ? " olmo2" : "") +
-           (neox ? " neox" : "") + (gemma ? " gemma" : "") +
+           (neox ? " neox" : "") + (gemma ? " gemma" : "") + (moe ? fmt::format(" moe ep{}", ep) : "") +
+           (sigmoid ? " sigmoid" : "") +
            (rope_scaling == RopeScaling::kNone ? "" : fmt::format(" {}", enum_name(rope_scaling))) +
            (masked ? " masked targets" : "") + (documents ? " documents" : "") +
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) +

@@ -66,6 +66,8 @@ void MetricsFile::ranks(const std::string& object) { write(object); }
 
 void MetricsFile::fp8(const std::string& object) { write(object); }
 
+void MetricsFile::experts(const std::string& object) { write(object); }
+
 void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
   write(OrderedJson({{"step", step},
                      {"checkpoint_bytes", bytes},

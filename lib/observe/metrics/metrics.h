@@ -57,6 +57,8 @@ class MetricsFile {
   void ranks(const std::string& object);
   // Writes the statistics of a step's FP8 casts, fp8_json() (lib/observe/status/fp8_report.h). Its line has no "step".
   void fp8(const std::string& object);
+  // Writes the balance of a step's experts, expert_json() (lib/observe/status/expert_report.h). Its line has no "step".
+  void experts(const std::string& object);
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
   void finish() { lines_->flush(); }  // waits until storage has all lines, as the destructor does
 
