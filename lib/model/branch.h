@@ -1,4 +1,4 @@
-// A branch of a transformer block, attention or MLP, with its parameters, as the steps that the block runs. The block
+// A branch of a transformer block, attention, MLP or experts, with its parameters, as the steps that the block runs. The block
 // decides their order, what overlaps which transfer (block_order.h), and where the residual stream goes.
 #pragma once
 

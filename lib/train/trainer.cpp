@@ -168,9 +168,9 @@ std::vector<std::string> Trainer::not_finite_names() {
   }
   const std::vector<float> local = engine_.read_floats(store().memory.tensors().local_sumsq),
                            reduced = engine_.read_floats(engine_.tensors().optimizer.sumsq);
-  // If dp has one rank, no other rank adds to the gradient of a sharded tensor.
+  // If dp has one rank, no other rank adds to the gradient of a tensor that is sharded over tp.
   const auto is_own = [&](size_t i) {
-    return runtime().dp().size() == 1 && !store().memory.tensors().sharded(static_cast<int>(i)).empty();
+    return runtime().dp().size() == 1 && store().memory.tensors().sharded(static_cast<int>(i)).contains("tp");
   };
   for (size_t i = 0; i < local.size(); ++i)
     if (!std::isfinite(local[i]) || (is_own(i) && !std::isfinite(reduced[i])))

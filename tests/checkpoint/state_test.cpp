@@ -185,5 +185,38 @@ TEST(StateShards, cover_parameters_that_are_sharded_over_dp) {
   }
 }
 
+TEST(StateShards, cover_experts_once_whatever_ranks_divide_them) {
+  const auto device = make_cpu_device();
+  for (const OptimizerRow& row : optimizers())
+    for (const int zero : {0, 1, 2})
+      for (const int ep : {1, 2, 4}) {
+        SCOPED_TRACE(testing::Message() << enum_name(row.kind) << " zero " << zero << " ep " << ep);
+        Config config = small_config(2, 1, 2, 1, zero, Dtype::kF32, true, row.kind);
+        config.model.experts = 8;
+        config.model.expert_hidden = 16;
+        config.model.shared_experts = config.model.dense_layers = 1;
+        config.model.bias = false;
+        config.model.qkv_bias = AutoFlag::kFalse;
+        config.parallel.ep = ep;
+        config = value_or_throw(resolve_config(config, 4));
+        std::map<std::string, std::vector<int>> written;
+        for (const ParamSpec& spec : model_parameters(config))
+          written["model/" + spec.name].assign(static_cast<size_t>(spec.numel()), 0);
+        for (int rank = 0; rank < 4; ++rank) {
+          const Mesh mesh = make_mesh(rank, {{"tp", 2}, {"dp", 2}, {"ep", ep}});
+          Arena measuring;
+          allocate_store(config, mesh, measuring);
+          Arena arena(*device, measuring.used());
+          const StoreTensors store = allocate_store(config, mesh, arena);
+          for (const StateShard& shard : state_shards(config, mesh, store)) {
+            if (!shard.writes || !written.contains(shard.shard.tensor)) continue;
+            for_elements(shard.shard.shape, shard.shard.region,
+                         [&](int64_t index) { ++written[shard.shard.tensor][static_cast<size_t>(index)]; });
+          }
+        }
+        for (const auto& [name, times] : written) EXPECT_EQ(times, std::vector<int>(times.size(), 1)) << name;
+      }
+}
+
 }  // namespace
 }  // namespace tri::test

@@ -376,6 +376,26 @@ const Combination kBadCombinations[] = {
     {"model: {norm_position: post, block: parallel}", 1,
      "model.norm_position: post requires a sequential block, but model.block is parallel, which adds both branches at "
      "once; set model.block to sequential, or model.norm_position to pre"},
+    {"model: {experts: 4, experts_per_token: 5, bias: false}", 1,
+     "model.experts_per_token: 5 exceeds model.experts 4; set it to 4 or less"},
+    {"model: {experts: 4, dense_layers: 12}", 1,
+     "model.dense_layers: 12 leaves none of 12 layers with experts; lower it, or set model.experts to 0\n"
+     "model.bias: true is not supported with model.experts 4; set model.bias to false"},
+    {"model: {experts: 6, router_groups: 2, router_bias_rate: 0.1, bias: false}", 1,
+     "model.router_groups: 1 of 2 requires a sigmoid router; set model.router to sigmoid, or both to 1\n"
+     "model.router_bias_rate: 0.1 requires a sigmoid router; set model.router to sigmoid, or model.router_bias_rate to "
+     "0"},
+    {"model: {experts: 6, router: sigmoid, router_groups: 4, bias: false}", 1,
+     "model.router_groups: 4 does not divide model.experts 6; set it to 1, 2, 3 or 6"},
+    {"model: {experts: 4, bias: false}\nprecision: {gemm: fp8, compute: bf16}", 1,
+     "precision.gemm: fp8 is not supported with model.experts 4; set precision.gemm to compute"},
+    {"model: {aux_loss: 0.1}", 1,
+     "model.aux_loss: 0.1 has no effect without experts; set model.experts, or model.aux_loss to 0"},
+    {"parallel: {ep: 2}", 2, "parallel.ep: 2 has no effect without experts; set model.experts, or parallel.ep to 1"},
+    {"model: {experts: 6, bias: false}\nparallel: {ep: 4}", 4,
+     "parallel.ep: 4 does not divide model.experts 6; set parallel.ep to 1 or 2"},
+    {"model: {experts: 6, bias: false}\nparallel: {ep: 3}", 4,
+     "parallel.ep: 3 does not divide the 4 ranks of a stage (tp 1 x dp 4); set parallel.ep to 1 or 2"},
     {"model: {qk_norm: head}", 1,
      "model.qk_norm: head requires rope, but model.position is learned; set model.position to rope, or model.qk_norm "
      "to none"},

@@ -221,7 +221,7 @@ TEST(Resolve, derives_the_bias_of_queries_and_the_original_length_of_rope) {
   EXPECT_EQ(resolve("model: {rope_scaling: linear, " + rope + "}", 1).model.rope_original_seq_len, 0);
 }
 
-// A config in which no field but parallel.chunks and model.norm_position has its default value.
+// A config in which no field but parallel.chunks, model.norm_position and those of experts has its default value.
 Config all_changed() {
   return parse(R"(
 run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, tokens: 1100, device: cuda, eval_every: 1, eval_batches: 2,
@@ -264,6 +264,19 @@ TEST(ResolvedYaml, parses_back_to_an_equal_config) {
   Config changed = all_changed();
   changed.parallel.chunks = 3;                        // gpipe refuses it, but only resolve_config checks that
   changed.model.norm_position = NormPosition::kPost;  // as the parallel block does
+  ModelConfig& m = changed.model;                     // which also refuses experts
+  m.experts = 8;
+  m.experts_per_token = 3;
+  m.expert_hidden = 32;
+  m.shared_experts = m.dense_layers = 1;
+  m.router = Router::kSigmoid;
+  m.router_renormalize = false;
+  m.router_scale = 2.5;
+  m.router_groups = 4;
+  m.router_top_groups = 2;
+  m.router_bias_rate = m.aux_loss = m.router_z_loss = 0.001;
+  changed.parallel.ep = 4;
+  changed.parallel.ep_capacity = 1.25;
   for (const Section& section : config_sections())
     for (const Field& field : section.fields)
       EXPECT_NE(field.print(changed), field.rule.default_text) << field.name() << " still has its default";

@@ -36,6 +36,8 @@ const std::map<std::string, Preset> kPresets = {
     {"qwen3_0_6b.yaml", {8, 596}},
     {"qwen3_8b.yaml", {16, 8190}},
     {"qwen3_32b.yaml", {64, 32762}},
+    {"qwen3_30b_a3b.yaml", {16, 30532}},
+    {"mixtral_8x7b.yaml", {64, 46702}},
 };
 
 Config load(const std::string& name) {
@@ -47,7 +49,8 @@ Config load(const std::string& name) {
 double count_parameters(const ModelConfig& m) {
   const double width = m.hidden, head = m.head_dim;
   const double attention = width * head * (2 * m.heads + 2 * m.kv_heads);
-  const double feed_forward = width * m.ffn_hidden * (m.activation == Activation::kSwiglu ? 3 : 2);
+  const double ffn = m.experts > 0 ? 1.0 * m.expert_hidden * m.experts : m.ffn_hidden;
+  const double feed_forward = width * ffn * (m.activation == Activation::kSwiglu ? 3 : 2);
   const double tables = m.vocab * width * (m.tie_embeddings ? 1 : 2);
   const double positions = m.position == Position::kLearned ? m.seq_len * width : 0;
   return m.layers * (attention + feed_forward) + tables + positions;

@@ -41,6 +41,9 @@ NATIVE = {
     "qwen3": {**LLAMA, "kv_heads": 2, "head_dim": 16, "qk_norm": "head"},
     "qwen3_yarn": {**LLAMA, "kv_heads": 2, "head_dim": 16, "qk_norm": "head", "rope_scaling": "yarn", "rope_factor": 4,
                    "rope_original_seq_len": 8},
+    "mixtral": {**LLAMA, "kv_heads": 2, "tie_embeddings": "false", "experts": 4, "expert_hidden": 40},
+    "qwen3_moe": {**LLAMA, "kv_heads": 2, "head_dim": 16, "qk_norm": "head", "tie_embeddings": "false", "experts": 6,
+                  "experts_per_token": 3, "expert_hidden": 24, "router_renormalize": "false"},
     "neox": {**GPT2, "activation": "gelu_erf", "position": "rope", "rope_fraction": 0.5, "block": "parallel",
              "parallel_norms": 2, "tie_embeddings": "false"},
     "olmo2": {**LLAMA, "kv_heads": 2, "qk_norm": "full", "norm_position": "post", "tie_embeddings": "false"},
@@ -77,6 +80,9 @@ HUGGING_FACE = {
                              "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.3,
                                               "beta_fast": 1.0, "beta_slow": 0.1,
                                               "original_max_position_embeddings": 8}}),
+    "mixtral": ("Mixtral", {**LLAMA_SIZES, "num_key_value_heads": 2, "num_local_experts": 4, "sliding_window": None}),
+    "qwen3_moe": ("Qwen3Moe", {**LLAMA_SIZES, "num_key_value_heads": 2, "head_dim": 16, "moe_intermediate_size": 24,
+                               "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": True}),
     "neox": ("GPTNeoX", {**LLAMA_SIZES, "rotary_pct": 0.5, "rotary_emb_base": 100}),
     "neox_sequential": ("GPTNeoX", {**LLAMA_SIZES, "rotary_pct": 0.25, "use_parallel_residual": False,
                                     "hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "tie_word_embeddings": True}),
@@ -96,6 +102,7 @@ HUGGING_FACE = {
 SPLIT_NATIVE = {"gpt2_tied", "llama_tied_gqa", "llama_untied_biases_one_kv_head", "neox", "olmo2"}
 SPLIT = {"gpt2_tied", "llama_untied_gqa", "mistral", "qwen2_yarn", "qwen3_yarn", "neox", "olmo2", "gemma2", "gemma3"}
 PACKED = {"llama_tied_gqa", "llama3", "qwen3"}  # models to which transformers applies a matrix as the mask
+EXPERTS = {"mixtral", "qwen3_moe"}
 HALVED = {"gpt2_untied", "llama_tied_biases", "qwen3"}
 
 
@@ -244,6 +251,13 @@ def compare_step(name, model, run_dir):
     gradients = {key: p.grad for key, p in model.named_parameters()}
     optimizer.step()
     expected = dict(model.named_parameters())
+    if name in EXPERTS:  # transformers 5 has the experts of a layer in one parameter, and saves them apart
+        for folder, values in (("expected_" + name, None), ("gradients_" + name, gradients)):
+            with torch.no_grad():
+                for key, p in model.named_parameters():
+                    p.copy_(values[key] if values else p)
+            model.save_pretrained(os.path.join(SCRATCH, folder))
+        expected, gradients = tensors_of("expected_" + name), tensors_of("gradients_" + name)
     worst, least = 0.0, 1.0
     for key, stepped in tensors_of("stepped_" + name).items():
         worst = max(worst, (stepped - expected[key].detach()).abs().max().item())
@@ -302,6 +316,7 @@ def byte_tokenizer(folder):
 
 def is_known(name):
     known = not name.startswith("qwen3") or hasattr(transformers, "Qwen3ForCausalLM")  # needs version 4.51
+    known = known and (name != "qwen3_moe" or hasattr(transformers, "Qwen3MoeForCausalLM"))  # 4.51
     known = known and (name != "olmo2" or hasattr(transformers, "Olmo2ForCausalLM"))  # needs version 4.47
     known = known and (not name.startswith("gemma3") or hasattr(transformers, "Gemma3ForCausalLM"))  # 4.50
     known = known and (name != "qwen2_window" or IS_5)  # earlier versions ignore the window in eager attention

@@ -82,6 +82,14 @@ std::map<std::string, Config> models() {
   all["qwen3"] = llama();
   all["qwen3"].model.qk_norm = QkNorm::kHead;
   all["qwen3"].model.head_dim *= 2;
+  all["mixtral"] = llama();
+  all["mixtral"].model.experts = 3;
+  all["mixtral"].model.expert_hidden = 32;
+  all["qwen3_moe"] = all["qwen3"];
+  all["qwen3_moe"].model.experts = 4;
+  all["qwen3_moe"].model.experts_per_token = 3;
+  all["qwen3_moe"].model.expert_hidden = 32;
+  all["qwen3_moe"].model.router_renormalize = false;
   all["qwen3_yarn_window"] = all["qwen3"];
   all["qwen3_yarn_window"].model.window = 3;
   all["qwen3_yarn_window"].model.rope_scaling = RopeScaling::kYarn;
@@ -716,6 +724,18 @@ TEST(HuggingFace, presets_are_the_published_models) {
                      R"("max_position_embeddings":131072,"max_window_layers":28,"rms_norm_eps":1e-06,)"
                      R"("rope_theta":1000000.0,"sliding_window":131072,"use_sliding_window":false,)"
                      R"("tie_word_embeddings":false,"use_mrope":false,"initializer_range":0.02)"},
+      {"qwen3_30b_a3b",
+       R"("model_type":"qwen3_moe","vocab_size":151936,"max_position_embeddings":40960,"rms_norm_eps":1e-06,)"
+       R"("rope_theta":1000000.0,"hidden_act":"silu","attention_bias":false,"num_key_value_heads":4,"head_dim":128,)"
+       R"("rope_scaling":null,"sliding_window":null,"use_sliding_window":false,"max_window_layers":48,)"
+       R"("initializer_range":0.02,"hidden_size":2048,"intermediate_size":6144,"moe_intermediate_size":768,)"
+       R"("num_hidden_layers":48,"num_attention_heads":32,"num_experts":128,"num_experts_per_tok":8,)"
+       R"("norm_topk_prob":true,"decoder_sparse_step":1,"mlp_only_layers":[],"tie_word_embeddings":false)"},
+      {"mixtral_8x7b",
+       R"("model_type":"mixtral","vocab_size":32000,"max_position_embeddings":32768,"rms_norm_eps":1e-05,)"
+       R"("rope_theta":1000000.0,"hidden_act":"silu","num_key_value_heads":8,"sliding_window":null,)"
+       R"("initializer_range":0.02,"hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":32,)"
+       R"("num_attention_heads":32,"num_experts_per_tok":2,"num_local_experts":8,"tie_word_embeddings":false)"},
       {"qwen3_0_6b", qwen3 + R"("hidden_size":1024,"intermediate_size":3072,"num_hidden_layers":28,)"
                              R"("num_attention_heads":16,"max_window_layers":28,"tie_word_embeddings":true)"},
       {"qwen3_8b", qwen3 + R"("hidden_size":4096,"intermediate_size":12288,"num_hidden_layers":36,)"
@@ -730,6 +750,7 @@ TEST(HuggingFace, presets_are_the_published_models) {
     ModelConfig native = value_or_throw(parse_config(preset.yaml, at->first, {})).model;
     ModelConfig hf = value_or_throw(parse_config_json(at->first, "{" + at->second + "}")).model;
     hf.seq_len = native.seq_len;
+    hf.aux_loss = native.aux_loss;  // that of transformers is another function
     fill_derived(native);
     fill_derived(hf);
     EXPECT_EQ(native, hf) << at->first;

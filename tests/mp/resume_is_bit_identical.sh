@@ -16,7 +16,10 @@ make_chat
 
 echo "N steps, a stop and N more steps give the same bits as 2 N steps"
 mesh=(parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1)
+experts="model.experts=8 model.expert_hidden=32 model.shared_experts=1 model.dense_layers=1 model.bias=false \
+model.router=sigmoid model.router_bias_rate=0.01 model.aux_loss=0.01 parallel.ep_capacity=8"
 for kind in "parallel.zero=2 precision.compute=bf16 optimizer.ema=0.9" \
+  "parallel.zero=1 parallel.ep=4 optimizer.moments=bf16 $experts" \
   "parallel.zero=0 model.tie_embeddings=false optimizer.moments=bf16 optimizer.ema=0.9" \
   "parallel.zero=2 optimizer.name=muon optimizer.adamw_lr=3e-3" \
   "parallel.zero=1 optimizer.name=lamb parallel.chunks=2 parallel.schedule=interleaved data.micro_batch=1 \
@@ -113,6 +116,20 @@ has "optimizer/layers/3/attention/qkv/weight/momentum"
 rm -rf other && cp -r start_muon other
 train 2 other 1
 has "has the optimizer state of optimizer.name muon, but adamw needs another one"
+
+echo "experts continue on another number of ranks that divide them"
+read -ra moe <<<"$experts"
+rm -rf whole_moe start_moe
+train 0 whole_moe 4 parallel.tp=2 parallel.dp=2 parallel.ep=4 "${moe[@]}"
+train 0 start_moe 4 parallel.tp=2 parallel.dp=2 parallel.ep=4 "${moe[@]}" run.steps=6
+for layout in "1 tp=1 ep=1 zero=0" "4 tp=1 ep=2 zero=1" "2 tp=2 ep=1 zero=1"; do
+  read -r ranks tp ep zero <<<"$layout"
+  rm -rf other && cp -r start_moe other
+  train 0 other "$ranks" "parallel.$tp" "parallel.$ep" "parallel.$zero" "${moe[@]}"
+  paste -d' ' <(curve whole_moe) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
+    END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole_moe) <(curve other))"
+done
+run 0 "$trireme" eval other
 
 echo "an average that is switched on starts from the weights, and switched off is dropped"
 rm -rf other && cp -r start other

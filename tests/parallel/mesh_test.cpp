@@ -96,6 +96,7 @@ TEST(Mesh, one_rank_of_those_with_the_same_tokens_is_the_first) {
 }
 
 TEST(Mesh, a_rank_or_a_size_that_is_not_there_is_refused) {
+  EXPECT_THROW(make_mesh(0, {{"tp", 2}, {"dp", 2}, {"ep", 3}}), std::exception) << "ep does not divide a stage";
   EXPECT_THROW(make_mesh(8, {{"tp", 2}, {"pp", 4}}), std::exception);
   EXPECT_THROW(make_mesh(-1, {{"tp", 2}}), std::exception);
   EXPECT_THROW(make_mesh(0, {{"dp", 0}}), std::exception);
@@ -173,6 +174,26 @@ TEST(StageRing, an_edge_joins_ranks_that_differ_in_their_stage_alone) {
     EXPECT_EQ(edge.target, mesh.moved("pp", edge.to).world_rank);
     EXPECT_EQ(edge.pair(), (std::vector{std::min(edge.source, edge.target), std::max(edge.source, edge.target)}));
   }
+}
+
+// Runs of ep neighbours of a stage divide the experts; ranks at the same place of the runs hold the same ones.
+TEST(Mesh, experts_are_divided_over_runs_of_a_stage) {
+  const auto at = [](int rank, int ep) { return make_mesh(rank, {{"tp", 2}, {"dp", 4}, {"pp", 2}, {"ep", ep}}); };
+  EXPECT_EQ(at(13, 4).group({"ep"}), (std::vector{12, 13, 14, 15}));
+  EXPECT_EQ(at(13, 4).group({"edp"}), (std::vector{9, 13}));
+  EXPECT_EQ(at(13, 4).group(kRowAxes), (std::vector{8, 9, 10, 11, 12, 13, 14, 15}));
+  for (const int ep : {1, 2, 4, 8})
+    for (int rank = 0; rank < 16; ++rank) {
+      const Mesh mesh = at(rank, ep);
+      EXPECT_EQ(mesh.axis("ep").size * mesh.axis("edp").size, 8);
+      for (const AxisSet axes : {AxisSet{"ep"}, AxisSet{"edp"}, kRowAxes}) {
+        const std::vector<int> group = mesh.group(axes);
+        EXPECT_EQ(static_cast<int>(group.size()), mesh.joint_axis(axes).size);
+        EXPECT_EQ(group[static_cast<size_t>(mesh.joint_axis(axes).rank)], rank);
+      }
+      EXPECT_EQ(mesh.holders({"ep", "pp"}).size, 8 / ep);
+      EXPECT_EQ(mesh.moved("pp", 0).axis("ep").rank, mesh.axis("ep").rank);
+    }
 }
 
 }  // namespace

@@ -198,6 +198,22 @@ std::string warnings(const Config& config, const JobPlan& plan, int ranks) {
   return text + warning_line(checkpoint_warning(config, checkpoint_estimate(config, ranks)));
 }
 
+// Where the experts are, and the rows for which a rank has memory.
+std::string experts(const Config& config, const Mesh& mesh) {
+  const ModelConfig& m = config.model;
+  if (m.experts == 0) return "";
+  const int ep = config.parallel.ep;
+  const Layers all = layers_of_model(config);
+  const MoeSpec& moe = std::ranges::find(all.kinds, true, &LayerSpec::has_experts)->moe;
+  const int64_t own = stage_dims(config, mesh).Rl, rows = expert_rows(moe, own, ep, config.parallel.ep_capacity);
+  return fmt::format(
+      "experts: {} in each of {}, {} a token; {} a rank (ep {}), with memory for {} rows of a microbatch{}\n",
+      m.experts, counted(expert_layers(m), "layer"), m.experts_per_token, m.experts / ep, ep, rows,
+      ep == 1 ? ", all that there can be"
+              : fmt::format(", {:.3g} times those of balanced experts; more are an error (parallel.ep_capacity)",
+                            static_cast<double>(rows) / static_cast<double>(own * m.experts_per_token)));
+}
+
 }  // namespace
 
 std::string check_report(const Config& requested, const JobPlan& plan, int ranks, CheckDetail detail) {
@@ -211,11 +227,16 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
   const double causal = model_flops_per_token(config, AttentionWork::kCausal);
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
 
-  std::string text = fmt::format("{}: {} parameters{}, {}, on {} = {}\n", config.run.name,
-                                 format_count(static_cast<double>(parameters)),
-                                 detail == CheckDetail::kAll ? fmt::format(" ({})", parameters) : "",
-                                 enum_name(config.precision.compute), counted(ranks, "rank"), mesh.grid.sizes());
+  const Layers model_layers = layers_of_model(config);
+  const double idle = model_layers.sum(model_layers.all(),
+                                       [](const LayerSpec& layer) { return layer.weights() - layer.active_weights(); });
+  std::string text = fmt::format(
+      "{}: {} parameters{}{}, {}, on {} = {}\n", config.run.name, format_count(static_cast<double>(parameters)),
+      detail == CheckDetail::kAll ? fmt::format(" ({})", parameters) : "",
+      idle > 0 ? fmt::format(", {} of which a token uses", format_count(static_cast<double>(parameters) - idle)) : "",
+      enum_name(config.precision.compute), counted(ranks, "rank"), mesh.grid.sizes());
   text += memory(config, mesh, detail);
+  text += experts(config, mesh);
   text += bubble_text(config, mesh);
   text += fmt::format("batch: {} a step = micro_batch {} x {} x dp {}; {} a sample, {} tokens a step\n",
                       counted(config.data.global_batch, "sample"), config.data.micro_batch,

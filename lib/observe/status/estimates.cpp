@@ -19,23 +19,28 @@ DpTraffic dp_traffic(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const ClusterConfig& cluster = config.cluster;
   const Mesh mesh = mesh_of(config, 0);
-  int64_t most = 0, quantized = 0;  // elements of a rank's flat buffers, and of FP8 weights among them
+  // In a ring each rank sends (ranks - 1) / ranks of a bucket to reduce-scatter it, and the same to gather it. These are
+  // the elements of the stage with the largest buffers, and those of FP8 weights among them.
+  int64_t most = 0, slices = 0, slices_of_fp8 = 0;
   for (int stage = 0; stage < p.pp; ++stage) {
-    int64_t elements = 0, of_quantized = 0;
+    int64_t elements = 0, sent = 0, sent_fp8 = 0;
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
       const FlatLayout layout =
           make_flat_layout(chunk_parameters(config, {stage, p.pp}, chunk), mesh, p.bucket_elements);
       elements += layout.size;
-      of_quantized += layout.quantized;
+      for (const Bucket& bucket : layout.buckets) {
+        const int64_t members = mesh.joint_axis(bucket.sharded_over()).size;
+        sent += bucket.size / members * (members - 1);
+        if (bucket.quantized) sent_fp8 += bucket.size / members * (members - 1);
+      }
     }
     if (elements <= most) continue;
     most = elements;
-    quantized = of_quantized;
+    slices = sent;
+    slices_of_fp8 = sent_fp8;
   }
   const std::vector<int> group = mesh.group(kBucketAxes);
   const auto ranks = static_cast<int>(group.size());
-  // In a ring each rank sends (ranks - 1) / ranks of the buffer to reduce-scatter it, and the same to gather it.
-  const int64_t slices = most / ranks * (ranks - 1), slices_of_fp8 = quantized / ranks * (ranks - 1);
   const int64_t element = config.precision.compute == Dtype::kBF16 ? 2 : 4;
   const int64_t gradients = slices * 4, parameters = (slices - slices_of_fp8) * element + slices_of_fp8;
   const int64_t num_microbatches = config.data.global_batch / config.data.micro_batch / p.dp;
