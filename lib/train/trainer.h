@@ -80,7 +80,7 @@ class Trainer {
   void make_start_values();
   // Call after this rank's part of the state was overwritten: completes the data derived from it. `fp8_history`: the
   // checkpoint's (RunProgress); without one the next step creates it. Fails with kFile if it belongs to another model.
-  // `router_bias`: likewise.
+  // `router_bias`: the same.
   Result<void> state_loaded(const std::vector<float>& fp8_history = {}, const std::vector<float>& router_bias = {});
   // Returns what a checkpoint stores of FP8 GEMMs (Fp8State::saved_history); empty without them. Call between steps: it
   // waits for a copy from the device, so that steps need not make one.
