@@ -419,32 +419,40 @@ class MoeLayer final : public BranchLayer {
         route.counts[static_cast<size_t>(m * El + e)] =
             static_cast<int32_t>(offset(m, ep.rank() * El + e + 1) - offset(m, ep.rank() * El + e));
     }
-    require_room(ctx, route, t.rows[0], ep.rank() * El);
+    require_room(ctx, route, t.rows[0]);
     ctx.compute.copy(w.arrived_counts.data, route.counts.data(), w.arrived_counts.bytes());
     merge_sources(
         {.place = t.arrived_place, .pair = t.arrived_pair, .offsets = t.rank_offsets, .counts = w.arrived_counts},
         ctx.compute);
   }
 
-  void require_room(const LayerContext& ctx, const MoeRoute& route, int64_t room, int64_t first_expert) const {
-    if (route.rows <= room) return;
-    const int64_t El = spec_.experts / ctx.config.parallel.ep;
-    int64_t most = -1, expert = 0;
-    for (int64_t e = 0; e < El; ++e) {
+  // Fails, alike on all members, if the experts of one of them have more rows than it has memory for.
+  void require_room(const LayerContext& ctx, const MoeRoute& route, int64_t room) const {
+    const int64_t E = spec_.experts, members = ctx.config.parallel.ep, El = E / members;
+    const auto rows_of = [&](int64_t first, int64_t last) {
       int64_t rows = 0;
-      for (size_t i = static_cast<size_t>(e); i < route.counts.size(); i += static_cast<size_t>(El))
-        rows += route.counts[i];
-      if (rows > most) most = rows, expert = first_expert + e;
+      for (int64_t m = 0; m < members; ++m) {
+        const int32_t* offsets = route.offsets.data() + m * (E + 1);
+        rows += offsets[last] - offsets[first];
+      }
+      return rows;
+    };
+    for (int64_t first = 0; first < E; first += El) {
+      const int64_t rows = rows_of(first, first + El);
+      if (rows <= room) continue;
+      int64_t fullest = first;
+      for (int64_t e = first; e < first + El; ++e)
+        if (rows_of(e, e + 1) > rows_of(fullest, fullest + 1)) fullest = e;
+      const auto balanced = static_cast<double>(ctx.dims.Rl * spec_.per_token);
+      throw Fatal(
+          ExitCode::kUsage,
+          fmt::format(
+              "layer {}: {} rows of a microbatch chose experts {} to {}, which are on one rank (expert {} alone "
+              "{}), but parallel.ep_capacity {:g} has memory for {}; set parallel.ep_capacity to {:.1f} or more, "
+              "raise model.aux_loss, or lower parallel.ep",
+              layer_, rows, first, first + El - 1, fullest, rows_of(fullest, fullest + 1),
+              ctx.config.parallel.ep_capacity, room, std::ceil(12 * static_cast<double>(rows) / balanced) / 10));
     }
-    const double balanced = static_cast<double>(ctx.dims.Rl * spec_.per_token);
-    throw Fatal(
-        ExitCode::kUsage,
-        fmt::format("layer {}: {} rows of a microbatch chose experts {} to {} of one rank (expert {} alone {}), "
-                    "but parallel.ep_capacity {} has memory for {}; set parallel.ep_capacity to {:.1f} or more, "
-                    "raise model.aux_loss, or lower parallel.ep",
-                    layer_, route.rows, first_expert, first_expert + El - 1, expert, most,
-                    ctx.config.parallel.ep_capacity, room,
-                    std::ceil(static_cast<double>(route.rows) / balanced * 12) / 10));
   }
 
   // Sends rows, sorted by expert, to the experts' ranks, where they arrive rank by rank; or back.

@@ -35,6 +35,23 @@ TEST(Flops, of_wide_heads_and_a_gated_mlp) {
                    6 * (L * (2 * C * heads + 2 * C * kv + 3 * C * F) + V * C) + 12 * L * heads * T);
 }
 
+// Of the experts only those count that compute a token.
+TEST(Flops, of_experts_are_those_of_the_active_ones) {
+  Config c = gpt(0);
+  c.model.activation = Activation::kSwiglu;
+  c.model.ffn_hidden = 192;
+  c.model.experts = 8;
+  c.model.experts_per_token = 3;
+  c.model.expert_hidden = 32;
+  c.model.shared_experts = 2;
+  c.model.dense_layers = 1;
+  const double L = 3, C = 64, T = 48, V = 256, E = 8, K = 3, F = 32;
+  EXPECT_DOUBLE_EQ(model_flops_per_token(c),
+                   6 * (L * 4 * C * C + 3 * C * 192 + 2 * (E * C + (K + 2) * 3 * C * F) + V * C) + 12 * L * C * T);
+  const Layers layers = layers_of_model(c);
+  EXPECT_EQ(layers[1].weights() - layers[1].active_weights(), (E - K) * 3 * C * F);
+}
+
 TEST(Flops, of_a_window_are_those_inside_its_band) {
   const double L = 3, C = 64;
   for (const int window : {1, 5, 47})

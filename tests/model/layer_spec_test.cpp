@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "lib/model/fp8_tensors.h"
 #include "lib/model/parameter.h"
@@ -49,6 +50,31 @@ TEST(LayerSpec, linears_are_the_matrices_of_the_parameter_list_in_their_order) {
       EXPECT_EQ(next, matrices.size());
       EXPECT_EQ(layers.sum(layers.all(), [](const LayerSpec& layer) { return layer.weights(); }), weights);
     }
+}
+
+TEST(LayerSpec, experts_are_whole_matrices_on_the_ranks_that_divide_them) {
+  Config config = config_of(0, Activation::kSwiglu);
+  config.model.bias = false;
+  config.model.experts = 8;
+  config.model.expert_hidden = 64;
+  config.model.shared_experts = config.model.dense_layers = 1;
+  config.model.layers = 2;
+  std::map<std::string, ParamSpec> specs;
+  for (const ParamSpec& spec : model_parameters(config)) specs[spec.name] = spec;
+  EXPECT_TRUE(specs.contains("layers/0/mlp/fc1/weight")) << "a dense layer";
+  EXPECT_FALSE(specs.contains("layers/1/mlp/fc1/weight"));
+  const int64_t C = config.model.hidden;
+  const ParamSpec fc1 = specs.at("layers/1/mlp/experts/fc1/weight");
+  EXPECT_EQ(fc1.shape, (std::vector<int64_t>{8, 2, 64, C}));
+  const Mesh mesh = make_mesh(1, {{"tp", 2}, {"dp", 2}, {"ep", 4}});
+  EXPECT_EQ(fc1.local_shape(mesh), (std::vector<int64_t>{2, 2, 64, C}));
+  EXPECT_EQ(fc1.local_tensors(mesh), 2);
+  EXPECT_EQ(fc1.reduced, AxisSet{"edp"});
+  for (const std::string name : {"router", "shared/fc1", "shared/fc2"}) {
+    const ParamSpec& spec = specs.at("layers/1/mlp/" + name + "/weight");
+    EXPECT_EQ(spec.local_numel(mesh), spec.numel()) << name;
+    EXPECT_EQ(spec.reduced, kRowAxes) << name;
+  }
 }
 
 TEST(LayerSpec, modules_are_the_parameters_of_a_layer_in_their_order) {

@@ -288,7 +288,7 @@ Config config_of(const Layout& layout) {
       c.model.router_bias_rate = 0.01;
     }
     c.parallel.ep = layout.ep;
-    c.parallel.ep_capacity = 8;  // no imbalance exceeds it
+    c.parallel.ep_capacity = layout.ep_capacity;
   }
   if (layout.rope_scaling != RopeScaling::kNone) {  // of four pairs, one is kept, two are divided, one is in between
     c.model.rope_factor = 4;

@@ -305,6 +305,26 @@ TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
   }
 }
 
+// Rows are never dropped: more than a rank has memory for end the run with an error that says where and what to do.
+TEST(Parity, more_rows_than_experts_have_memory_for_are_an_error) {
+  if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
+  Layout layout{.dp = 2, .llama = true, .moe = true, .ep = 2, .ep_capacity = 1};
+  if (test_job()->world_rank() < layout.ranks()) {
+    try {
+      train(layout, false);
+      ADD_FAILURE() << "rows were balanced in every layer and step";
+    } catch (const Fatal& problem) {
+      EXPECT_EQ(problem.code(), ExitCode::kUsage);
+      const std::string text = problem.what();
+      for (const char* part : {"layer ", " rows of a microbatch chose experts ",
+                               "parallel.ep_capacity 1 has memory for "
+                               "32; set parallel.ep_capacity to 1."})
+        EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+  }
+  test_job()->barrier();
+}
+
 // On the CPU no autotuning runs at the start, but its timing runs here. It overwrites the state, which is recreated.
 TEST(Parity, timed_splits_are_the_same_on_all_ranks_and_train_like_one) {
   Layout layout{.dp = 2, .tp = 4};
