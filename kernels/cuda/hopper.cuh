@@ -61,6 +61,27 @@ __device__ __forceinline__ void named_barrier_sync(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
+// ---- clusters of blocks
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// Waits for all threads of the cluster.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// Arrives at the barrier at the same address in the block `rank` of the cluster.
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
 // ---- copies of boxes; `map` is a CUtensorMap, a __grid_constant__ parameter
 
 __device__ __forceinline__ void prefetch_map(const void* map) {
@@ -74,7 +95,36 @@ __device__ __forceinline__ void load_box(uint32_t to, const void* map, uint32_t 
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
+// Of tensors of three dims. The box also arrives, at the same addresses, in every block of the cluster whose bit is in
+// `blocks`, and its bytes count for that block's barrier.
+__device__ __forceinline__ void load_box(uint32_t to, const void* map, uint32_t barrier, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "[%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+__device__ __forceinline__ void load_box_to(uint16_t blocks, uint32_t to, const void* map, uint32_t barrier, int c0,
+                                            int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "h"(blocks)
+      : "memory");
+}
 // Elements outside of the tensor are not written.
+__device__ __forceinline__ void store_box(const void* map, uint32_t from, int c0, int c1, int c2) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+               "r"(from), "r"(c0), "r"(c1), "r"(c2)
+               : "memory");
+}
+// Adds the box to the tensor's elements.
+__device__ __forceinline__ void add_box(const void* map, uint32_t from, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
 __device__ __forceinline__ void store_box(const void* map, uint32_t from, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
                "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
@@ -124,7 +174,7 @@ __device__ __forceinline__ void add_floats(float* to, uint32_t from, uint32_t by
                : "memory");
 }
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Waits until this thread's stores, except the last kPending groups, have read their shared memory.
+// Waits until this thread's stores, except for the last kPending groups, have read their shared memory.
 template <int kPending = 0>
 __device__ __forceinline__ void store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
@@ -193,40 +243,64 @@ __device__ __forceinline__ uint64_t operand(uint32_t address, uint32_t leading =
 // The operand `bytes` further.
 __device__ __forceinline__ uint64_t ahead(uint64_t operand, uint32_t bytes) { return operand + (bytes >> 4); }
 
-// d (64 x N) = a (64 x 16) · b (16 x N), plus d where `add`; a in shared memory or in registers. kTransA, kTransB 1:
-// MN-major.
-#define TRI_ACC4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
-#define TRI_ACC16(i) TRI_ACC4(i), TRI_ACC4((i) + 4), TRI_ACC4((i) + 8), TRI_ACC4((i) + 12)
-#define TRI_ACC32 TRI_ACC16(0), TRI_ACC16(16)
-#define TRI_ACC48 TRI_ACC32, TRI_ACC16(32)
-#define TRI_ACC64 TRI_ACC48, TRI_ACC16(48)
-#define TRI_NAMES32                                                                                           \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
-  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+// d (64 x N) = a (64 x 16) · b (16 x N), plus d where `add` (wgmma_set: without d, which may be uninitialised); a in
+// shared memory or in registers. kTransA, kTransB 1: MN-major.
+#define TRI_ACC4(io, i) io(d[i]), io(d[(i) + 1]), io(d[(i) + 2]), io(d[(i) + 3])
+#define TRI_ACC16(io, i) TRI_ACC4(io, i), TRI_ACC4(io, (i) + 4), TRI_ACC4(io, (i) + 8), TRI_ACC4(io, (i) + 12)
+#define TRI_ACC32(io) TRI_ACC16(io, 0), TRI_ACC16(io, 16)
+#define TRI_ACC48(io) TRI_ACC32(io), TRI_ACC16(io, 32)
+#define TRI_ACC64(io) TRI_ACC48(io), TRI_ACC16(io, 48)
+#define TRI_ACC80(io) TRI_ACC64(io), TRI_ACC16(io, 64)
+#define TRI_ACC96(io) TRI_ACC80(io), TRI_ACC16(io, 80)
+#define TRI_ACC112(io) TRI_ACC96(io), TRI_ACC16(io, 96)
+#define TRI_ACC128(io) TRI_ACC112(io), TRI_ACC16(io, 112)
+#define TRI_ACC16_0(io) TRI_ACC16(io, 0)
+#define TRI_NAMES16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define TRI_NAMES32 TRI_NAMES16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define TRI_NAMES48 TRI_NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define TRI_NAMES64 TRI_NAMES48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define TRI_WGMMA(n, names, accumulators, r0, r1, r2, r3, r4, r5, r6)                                                 \
-  template <int kTransA, int kTransB>                                                                                 \
-  __device__ __forceinline__ void wgmma(float(&d)[n / 2], uint64_t a, uint64_t b, bool add = true) {                  \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " r2                                                           \
-                 ", 0;\n"                                                                                             \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, " r0 ", " r1                  \
-                 ", add, 1, 1, " r3 ", " r4 ";\n}"                                                                    \
-                 : accumulators                                                                                       \
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kTransA), "n"(kTransB));                           \
-  }                                                                                                                   \
-  template <int kTransB>                                                                                              \
-  __device__ __forceinline__ void wgmma(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b, bool add = true) {       \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " r5                                                           \
-                 ", 0;\n"                                                                                             \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {" r0 ", " r1 ", " r2 ", " r3 \
-                 "}, " r4 ", add, 1, 1, " r6 ";\n}"                                                                   \
-                 : accumulators                                                                                       \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(kTransB));     \
+#define TRI_NAMES80 TRI_NAMES64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define TRI_NAMES96 TRI_NAMES80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TRI_NAMES112 \
+  TRI_NAMES96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define TRI_NAMES128 \
+  TRI_NAMES112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TRI_WGMMA(n, names, accumulators, r0, r1, r2, r3, r4, r5, r6)                                                  \
+  template <int kTransA, int kTransB>                                                                                  \
+  __device__ __forceinline__ void wgmma_set(float(&d)[n / 2], uint64_t a, uint64_t b) {                                \
+    asm volatile(                                                                                                      \
+        "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"                                                                 \
+        "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, " r0 ", " r1 ", add, 1, 1, " r2 ", " r3 \
+        ";\n}"                                                                                                         \
+        : accumulators("=f")                                                                                           \
+        : "l"(a), "l"(b), "n"(kTransA), "n"(kTransB));                                                                 \
+  }                                                                                                                    \
+  template <int kTransA, int kTransB>                                                                                  \
+  __device__ __forceinline__ void wgmma(float(&d)[n / 2], uint64_t a, uint64_t b, bool add = true) {                   \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " r2                                                            \
+                 ", 0;\n"                                                                                              \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, " r0 ", " r1                   \
+                 ", add, 1, 1, " r3 ", " r4 ";\n}"                                                                     \
+                 : accumulators("+f")                                                                                  \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kTransA), "n"(kTransB));                            \
+  }                                                                                                                    \
+  template <int kTransB>                                                                                               \
+  __device__ __forceinline__ void wgmma(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b, bool add = true) {        \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " r5                                                            \
+                 ", 0;\n"                                                                                              \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {" r0 ", " r1 ", " r2 ", " r3  \
+                 "}, " r4 ", add, 1, 1, " r6 ";\n}"                                                                    \
+                 : accumulators("+f")                                                                                  \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(kTransB));      \
   }
+TRI_WGMMA(32, TRI_NAMES16, TRI_ACC16_0, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 TRI_WGMMA(64, TRI_NAMES32, TRI_ACC32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
 TRI_WGMMA(96, TRI_NAMES48, TRI_ACC48, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
 TRI_WGMMA(128, TRI_NAMES64, TRI_ACC64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+TRI_WGMMA(160, TRI_NAMES80, TRI_ACC80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
+TRI_WGMMA(192, TRI_NAMES96, TRI_ACC96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+TRI_WGMMA(224, TRI_NAMES112, TRI_ACC112, "%112", "%113", "%114", "%115", "%116", "%117", "%118")
+TRI_WGMMA(256, TRI_NAMES128, TRI_ACC128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 #undef TRI_WGMMA
 
 }  // namespace tri::cuda::hopper
