@@ -72,12 +72,13 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-// Arrives at the barrier at the same address in the block `rank` of the cluster.
+// Arrives at the barrier at the same address in the block `rank` of the cluster. Does not order ordinary accesses of
+// memory for other blocks: a fence of their scope would cost hundreds of cycles.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }
@@ -235,9 +236,10 @@ __device__ __forceinline__ void hold(float (&registers)[kN]) {
 }
 
 // Operands in shared memory. Rows of K (K-major): `leading` has no meaning, `stride` leads from 8 rows to the next 8.
-// Rows of M or N (MN-major): `leading` leads from 64 columns to the next, `stride` from 8 rows of K to the next 8.
+// Rows of M or N (MN-major): `leading` leads from 64 columns to the next, `stride` from 8 rows of K to the next 8. The
+// upper bits of an address say which block of a cluster it is in; they are not part of the operand.
 __device__ __forceinline__ uint64_t operand(uint32_t address, uint32_t leading = 16, uint32_t stride = 8 * kBoxRow) {
-  return static_cast<uint64_t>(address >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62;
 }
 // The operand `bytes` further.
