@@ -119,13 +119,6 @@ __device__ __forceinline__ void store_box(const void* map, uint32_t from, int c0
                "r"(from), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
-// Adds the box to the tensor's elements.
-__device__ __forceinline__ void add_box(const void* map, uint32_t from, int c0, int c1, int c2) {
-  asm volatile(
-      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
-      "r"(from), "r"(c0), "r"(c1), "r"(c2)
-      : "memory");
-}
 __device__ __forceinline__ void store_box(const void* map, uint32_t from, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
                "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
@@ -175,11 +168,8 @@ __device__ __forceinline__ void add_floats(float* to, uint32_t from, uint32_t by
                : "memory");
 }
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Waits until this thread's stores, except for the last kPending groups, have read their shared memory.
-template <int kPending = 0>
-__device__ __forceinline__ void store_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
+// Waits until this thread's stores have read their shared memory.
+__device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 // Waits until this thread's stores are done.
 __device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // Makes what this thread has stored in shared memory visible to the copy engine and wgmma.

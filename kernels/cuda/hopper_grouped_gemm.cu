@@ -10,7 +10,8 @@
 // experts, and N are the expert's rows, of which there may be any number: wgmma takes N in steps of 32. An expert's
 // rows are divided into equal tiles. Boxes that reach beyond the expert's last row contain rows of the next expert,
 // whose results are not written. In the weight gradient K are the expert's rows: those beyond the last are replaced by
-// zeros in shared memory.
+// zeros in shared memory. An old gradient to which it adds is read into L2 at the start of its tile: adding by the copy
+// engine (cp.reduce) was slower.
 //
 // Limits: bf16 operands, all widths multiples of 8, up to 512 experts. Sums in fp32, in the order of K.
 // Bound: tensor cores; with few rows per expert the weights' bytes. Reference: kernels/cpu/grouped_gemm.cpp.
@@ -35,7 +36,7 @@ constexpr int kTilesAbreast = 8;  // tiles of the inner dim that are computed be
 constexpr int kMaxExperts = 512;
 constexpr uint32_t kBox = 64 * kBoxRow;
 constexpr uint32_t kBytesOfM = kM / 64 * kBox, kBytesOfN = kN / 64 * kBox, kStageBytes = kBytesOfM + kBytesOfN;
-// Layout: stages; two output buffers per warpgroup (per warp: weight gradient); barriers; tiles; offsets.
+// Layout: stages; output buffers of each warpgroup; barriers; tiles; offsets.
 constexpr uint32_t kOutAt = kStages * kStageBytes, kOutBytes = 2 * kBox, kBarriersAt = kOutAt + kConsumers * kOutBytes,
                    kTilesAt = kBarriersAt + 16 * kStages, kOffsetsAt = kTilesAt + 16 * kStages;
 constexpr uint32_t kShared = kOffsetsAt + 4 * (kMaxExperts + 1);
@@ -256,64 +257,64 @@ struct Consumer {
     }
   }
 
-  // Writes or adds the sums as they are: two buffers per warp of 16 rows of 128 bytes.
-  template <class Out>
+  // Starts reading the warpgroup's part of the old gradient into the L2 cache.
+  __device__ __forceinline__ void prefetch_gradient(const Tile& tile) {
+    const int first_m = tile.first_m + group * 64, thread = warp * 32 + lane, column = tile.first_n + thread % 8 * 32;
+#pragma unroll
+    for (int row = thread / 8; row < 64; row += 16)
+      if (first_m + row < work.m && column < work.n)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(gradient(tile.expert, first_m + row, column)));
+  }
+  __device__ __forceinline__ float* gradient(int expert, int m, int n) {
+    return reinterpret_cast<float*>(out) + (int64_t{expert} * work.m + m) * work.n + n;
+  }
+
+  // Writes the sums as they are, or adds the old gradient first. A warp has buffers of 16 rows of 32 columns, which it
+  // fills all together.
   __device__ __forceinline__ void store_gradient(float (&acc)[kN / 2], const Tile& tile) {
-    constexpr int kColumns = kBoxRow / sizeof(Out);
+    constexpr int kColumns = kBoxRow / sizeof(float);
     constexpr uint32_t kBuffer = 16 * kBoxRow;
+    constexpr int kBuffers = static_cast<int>(kOutBytes / 4 / kBuffer);
     const int first_m = tile.first_m + group * 64 + warp * 16, g = lane / 4, t = lane % 4;
-    const uint32_t buffers = base + kOutAt + group * kOutBytes + warp * 2 * kBuffer;
-    if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
-      if (work.add) {  // adds in fp32 and rounds once
-        const __nv_bfloat16* from = out + (int64_t{tile.expert} * work.m + first_m + g) * work.n + tile.first_n + t * 2;
+    const uint32_t buffers = base + kOutAt + group * kOutBytes + warp * kBuffers * kBuffer;
+    const uint32_t lane_at = static_cast<uint32_t>(g) * kBoxRow + t % 2 * 8;
+    if (work.add) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
+      for (int half = 0; half < 2; ++half) {
+        const float* from = gradient(tile.expert, first_m + g + half * 8, tile.first_n + t * 2);
+        if (first_m + g + half * 8 >= work.m) continue;
 #pragma unroll
-          for (int n = 0; n < kN / 8; ++n)
-            if (first_m + g + half * 8 < work.m && tile.first_n + n * 8 < work.n) {
-              const uint32_t pair = *reinterpret_cast<const uint32_t*>(from + int64_t{half} * 8 * work.n + n * 8);
-              acc[n * 4 + half * 2] += __uint_as_float(pair << 16);
-              acc[n * 4 + half * 2 + 1] += __uint_as_float(pair & 0xFFFF0000u);
-            }
+        for (int n = 0; n < kN / 8; ++n) {
+          if (tile.first_n + n * 8 >= work.n) continue;
+          const float2 old = __ldcg(reinterpret_cast<const float2*>(from + n * 8));
+          acc[n * 4 + half * 2] += old.x;
+          acc[n * 4 + half * 2 + 1] += old.y;
+        }
       }
     }
 #pragma unroll
-    for (int piece = 0; piece < kN / kColumns; ++piece) {
-      const uint32_t buffer = buffers + piece % 2 * kBuffer;
-      if (lane == 0) store_wait_read<1>();
+    for (int first = 0; first < kN / kColumns; first += kBuffers) {
+      store_wait_read();  // of this lane
       __syncwarp();
-      if constexpr (std::is_same_v<Out, float>) {
+#pragma unroll
+      for (int i = 0; i < kBuffers; ++i)
 #pragma unroll
         for (int n = 0; n < kColumns / 8; ++n)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const uint32_t to = buffer + static_cast<uint32_t>(g + half * 8) * kBoxRow +
-                                (static_cast<uint32_t>((n * 2 + t / 2) ^ g) << 4) + t % 2 * 8;
-            const int i = (piece * kColumns / 8 + n) * 4 + half * 2;
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(acc[i]), "f"(acc[i + 1]) : "memory");
+            const uint32_t to = buffers + i * kBuffer + half * 8 * kBoxRow + lane_at +
+                                (static_cast<uint32_t>((n * 2 + t / 2) ^ g) << 4);
+            const int at = ((first + i) * kColumns / 8 + n) * 4 + half * 2;
+            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(acc[at]), "f"(acc[at + 1]) : "memory");
           }
-      } else {
-#pragma unroll
-        for (int block = 0; block < kColumns / 16; ++block) {
-          uint32_t blocks[4];
-          const int n = piece * kColumns / 8 + block * 2;
-#pragma unroll
-          for (int i = 0; i < 4; ++i) blocks[i] = pack_bf16(acc[n * 4 + i * 2], acc[n * 4 + i * 2 + 1]);
-          store_matrix(buffer + block_at(lane, block), blocks);
-        }
-      }
       fence_async_proxy();
       __syncwarp();
-      if (lane == 0) {
-        const int first_n = tile.first_n + piece * kColumns;
-        if (first_m < work.m && first_n < work.n) {
-          if (std::is_same_v<Out, float> && work.add)
-            add_box(&out_map, buffer, first_n, first_m, tile.expert);
-          else
-            store_box(&out_map, buffer, first_n, first_m, tile.expert);
-        }
-        store_commit();
+      if (lane < kBuffers) {
+        const int first_n = tile.first_n + (first + lane) * kColumns;
+        if (first_m < work.m && first_n < work.n)
+          store_box(&out_map, buffers + lane * kBuffer, first_n, first_m, tile.expert);
       }
+      store_commit();
     }
   }
 
@@ -324,7 +325,6 @@ struct Consumer {
     store_rows<kColumns>(acc, tile);
   }
 
-  template <class Out>
   __device__ __forceinline__ void run() {
     const Tile* const tiles = reinterpret_cast<const Tile*>(shared + kTilesAt);
     for (;;) {
@@ -359,15 +359,16 @@ struct Consumer {
         }
       } else {
         float acc[kN / 2];
+        if (work.add) prefetch_gradient(tile);
         multiply<kN>(acc, tile.count);
-        store_gradient<Out>(acc, tile);
+        store_gradient(acc, tile);
       }
     }
-    if (lane == 0) store_wait();
+    store_wait();
   }
 };
 
-template <GroupedForm kForm, class Out>
+template <GroupedForm kForm>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ CUtensorMap m_map, const __grid_constant__ CUtensorMap n_map,
                         const __grid_constant__ CUtensorMap out_map, __nv_bfloat16* out, const Work work) {
@@ -400,7 +401,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
                              warpgroup - 1,
                              static_cast<int>(threadIdx.x) / 32 % 4,
                              static_cast<int>(threadIdx.x) % 32};
-    consumer.template run<Out>();
+    consumer.run();
   }
   cluster_sync();  // the other block may still write to this one's shared memory
 }
@@ -423,10 +424,10 @@ CUtensorMap map_of(const Tensor& tensor, int64_t d2, int64_t d1, int64_t d0, int
   return map;
 }
 
-template <GroupedForm kForm, class Out>
+template <GroupedForm kForm>
 void launch(const CUtensorMap& m_map, const CUtensorMap& n_map, const CUtensorMap& out_map, const Tensor& out,
             const Work& work, int multiprocessors, cudaStream_t stream) {
-  const auto kernel = grouped_gemm_kernel<kForm, Out>;
+  const auto kernel = grouped_gemm_kernel<kForm>;
   TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
   const auto blocks = static_cast<unsigned>(multiprocessors / kCluster * kCluster);
   kernel<<<blocks, kThreads, kShared, stream>>>(m_map, n_map, out_map, static_cast<__nv_bfloat16*>(out.data), work);
@@ -440,41 +441,28 @@ bool hopper_grouped_gemm_takes(const GroupedProduct& p) {
   int64_t bits = 0;
   for (const Tensor& tensor : {p.out, p.rows, p.other})
     bits |= static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor.data)) | tensor[tensor.dims - 1] * 2;
-  return p.rows.dtype == Dtype::kBF16 && p.other.dtype == Dtype::kBF16 && bits % 16 == 0 &&
-         (p.form == GroupedForm::kWeightGradient || p.out.dtype == Dtype::kBF16) && p.experts() <= grouped::kMaxExperts;
+  return p.rows.dtype == Dtype::kBF16 && bits % 16 == 0 && p.experts() <= grouped::kMaxExperts;
 }
 
 void hopper_grouped_gemm(const GroupedProduct& p, int multiprocessors, cudaStream_t stream) {
   using namespace grouped;
   const auto extent = [](int64_t value) { return static_cast<int>(value); };
-  Work work{static_cast<const int*>(p.offsets.data),
-            p.experts(),
-            extent(p.out[p.form == GroupedForm::kWeightGradient]),
-            0,
-            0,
-            p.add};
-  const int64_t E = work.experts, R = p.rows[0], M = work.m;
-  if (R == 0) {
-    if (p.form == GroupedForm::kWeightGradient && !p.add)
-      TRI_CUDA(cudaMemsetAsync(p.out.data, 0, static_cast<size_t>(p.out.bytes()), stream));
-    return;
-  }
+  Work work{static_cast<const int*>(p.offsets.data), p.experts(), extent(p.out[p.out.dims - 2]), 0, 0, p.add};
+  const int64_t E = work.experts, R = p.rows[0];
   if (p.form == GroupedForm::kWeightGradient) {
     work.n = extent(p.other[1]);
-    const CUtensorMap rows = map_of(p.rows, 1, R, M, 64), inp = map_of(p.other, 1, R, work.n, 64),
-                      out = map_of(p.out, E, M, work.n, 16);
-    if (p.out.dtype == Dtype::kF32)
-      return launch<GroupedForm::kWeightGradient, float>(rows, inp, out, p.out, work, multiprocessors, stream);
-    return launch<GroupedForm::kWeightGradient, __nv_bfloat16>(rows, inp, out, p.out, work, multiprocessors, stream);
+    return launch<GroupedForm::kWeightGradient>(map_of(p.rows, 1, R, work.m, 64), map_of(p.other, 1, R, work.n, 64),
+                                                map_of(p.out, E, work.m, work.n, 16), p.out, work, multiprocessors,
+                                                stream);
   }
   work.m = extent(p.out[1]);
   work.k = extent(p.rows[1]);
   const CUtensorMap rows = map_of(p.rows, 1, R, work.k, 32), out = map_of(p.out, 1, R, work.m, 64);
   if (p.form == GroupedForm::kForward)
-    return launch<GroupedForm::kForward, __nv_bfloat16>(map_of(p.other, E, work.m, work.k, kM), rows, out, p.out, work,
-                                                        multiprocessors, stream);
-  launch<GroupedForm::kInputGradient, __nv_bfloat16>(map_of(p.other, E, work.k, work.m, 64), rows, out, p.out, work,
-                                                     multiprocessors, stream);
+    return launch<GroupedForm::kForward>(map_of(p.other, E, work.m, work.k, kM), rows, out, p.out, work,
+                                         multiprocessors, stream);
+  launch<GroupedForm::kInputGradient>(map_of(p.other, E, work.k, work.m, 64), rows, out, p.out, work, multiprocessors,
+                                      stream);
 }
 
 }  // namespace tri::cuda

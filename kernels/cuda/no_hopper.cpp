@@ -1,6 +1,7 @@
-// Replaces hopper_*.cu in a build without code for sm_90a: attention then uses mma.sync, and QK-norm the
-// kernels of qk_norm_rope.cu.
+// Replaces hopper_*.cu in a build without code for sm_90a: attention then uses mma.sync, QK-norm the kernels of
+// qk_norm_rope.cu, and experts' GEMMs fp32.
 #include "kernels/cuda/flash_attention.h"
+#include "kernels/cuda/grouped_gemm.h"
 #include "kernels/cuda/hopper_qk_norm_rope.h"
 
 namespace tri::cuda {
@@ -12,6 +13,10 @@ void hopper_attention_forward(const AttentionForward&, CudaStream&) {
 }
 void hopper_attention_backward(const AttentionBackward&, CudaStream&) {
   TRI_REQUIRE(false, "hopper_attention_backward in a build without sm_90a");
+}
+bool hopper_grouped_gemm_takes(const GroupedProduct&) { return false; }
+void hopper_grouped_gemm(const GroupedProduct&, int, cudaStream_t) {
+  TRI_REQUIRE(false, "hopper_grouped_gemm in a build without sm_90a");
 }
 
 bool hopper_qk_norm_rope_forward(const QkNormRopeForward&, CudaStream&) { return false; }
