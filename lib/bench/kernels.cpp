@@ -35,6 +35,7 @@ class Cases {
       activations();
       fp8_activations();
     }
+    if (moe_.experts > 0) experts();
     embeddings();
     attention();
     cross_entropy();
@@ -167,6 +168,77 @@ class Cases {
         "fp8 " + name + " backward", shape, (in + 1) * count,
         [=](Stream& s) { fp8_activation_backward({.kind = kind, .dout = inp, .inp = pre, .cast = gradient}, s); },
         2 * in * count);
+  }
+
+  // A microbatch through the router; later cases use the rows of each expert as the first cases sorted them.
+  void experts() {
+    const int64_t C = moe_.hidden, E = moe_.experts, K = moe_.per_token, P = R_ * K;
+    const Tensor logits = take(Dtype::kF32, {R_, E}), dlogits = take({R_, E}), weights = take(Dtype::kF32, {R_, K});
+    const Tensor chosen = take(Dtype::kI32, {R_, K}), counts = take(Dtype::kF32, {E});
+    const Tensor shares = take(Dtype::kF32, {E + 1}), place = take(Dtype::kI32, {R_, K});
+    const Tensor pair = take(Dtype::kI32, {P}), offsets = take(Dtype::kI32, {E + 1});
+    const Tensor tokens = take({R_, C}), rows = take({P, C}), drows = take({P, C});
+    const RouterRule rule = moe_.rule;
+    const std::string shape = fmt::format("R {} E {} K {}", R_, E, K), wide = fmt::format("{} C {}", shape, C);
+    const auto scores = 4.0 * static_cast<double>(logits.numel()), pairs = static_cast<double>(P);
+    const double size = pairs * static_cast<double>(C), of_tokens = size / static_cast<double>(K);
+    cases_.push_back({"router_forward", shape, scores + 8 * pairs, 0, [=](Stream& s) {
+                        router_forward({.experts = chosen,
+                                        .weights = weights,
+                                        .counts = counts,
+                                        .share_sums = shares,
+                                        .logits = logits,
+                                        .rule = rule},
+                                       s);
+                      }});
+    memory_case(
+        "router_backward", shape, static_cast<double>(dlogits.numel()),
+        [=](Stream& s) {
+          router_backward({.dlogits = dlogits,
+                           .dweights = weights,
+                           .logits = logits,
+                           .experts = chosen,
+                           .counts = counts,
+                           .rule = rule,
+                           .aux_scale = 1e-3f,
+                           .z_scale = 1e-3f},
+                          s);
+        },
+        scores + 8 * pairs);
+    cases_.push_back({"sort_pairs", shape, 12 * pairs, 0, [=](Stream& s) {
+                        sort_pairs({.place = place, .pair = pair, .offsets = offsets, .experts = chosen}, s);
+                      }});
+    memory_case("gather_rows", wide, of_tokens + size, [=](Stream& s) {
+      gather_rows({.out = rows, .inp = tokens, .index = pair, .divisor = static_cast<int>(K)}, s);
+    });
+    memory_case("combine_rows", wide, of_tokens + size,
+                [=](Stream& s) { combine_rows({.out = tokens, .rows = rows, .place = place, .weights = weights}, s); });
+    memory_case("combine_backward", wide, of_tokens + 2 * size, [=](Stream& s) {
+      combine_backward(
+          {.drows = drows, .dweights = weights, .dout = tokens, .rows = rows, .place = place, .weights = weights}, s);
+    });
+    const int64_t F = moe_.expert_hidden;
+    for (const auto& [n, k] : {std::pair{moe_.width_of(F), C}, {C, F}}) {
+      const Tensor inp = take({P, k}), out = take({P, n}), weight = take({E, n, k});
+      const Tensor dweight = take(Dtype::kF32, {E, n, k}), one = weight.rows(0, 1).view({n, k});
+      const std::string sizes = fmt::format("E {} rows {} N {} K {}", E, P, n, k);
+      const double flops = 2 * pairs * static_cast<double>(n) * static_cast<double>(k);
+      const auto product = [&](const std::string& name, std::function<void(Stream&)> run) {
+        cases_.push_back({name, sizes, 0, flops, std::move(run)});
+      };
+      product("grouped_forward",
+              [=](Stream& s) { grouped_forward({.out = out, .inp = inp, .weight = weight, .offsets = offsets}, s); });
+      product("gemm of one expert, forward",
+              [=](Stream& s) { gemm({.out = out, .a = inp, .b = one, .trans_b = Trans::kYes}, s); });
+      product("grouped_input_gradient", [=](Stream& s) {
+        grouped_input_gradient({.dinp = inp, .dout = out, .weight = weight, .offsets = offsets}, s);
+      });
+      product("gemm of one expert, input gradient", [=](Stream& s) { gemm({.out = inp, .a = out, .b = one}, s); });
+      for (const float beta : {0.0f, 1.0f})
+        product(beta == 0 ? "grouped_weight_gradient" : "grouped_weight_gradient, adding", [=](Stream& s) {
+          grouped_weight_gradient({.dweight = dweight, .dout = out, .inp = inp, .offsets = offsets, .beta = beta}, s);
+        });
+    }
   }
 
   void embeddings() {
@@ -506,6 +578,7 @@ class Cases {
   const Config& c_;
   Arena& arena_;
   const LayerSpec layer_ = layers_of_model(c_)[0];
+  const MoeSpec moe_ = layers_of_model(c_)[c_.model.layers - 1].moe;
   const AttentionShare heads_ = share_of(layer_.attention, 1);
   Dtype type_;
   double element_;
