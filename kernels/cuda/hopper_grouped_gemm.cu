@@ -9,7 +9,7 @@
 // Forward and input gradient compute the transposed product: M is the width of the output, which is the same for all
 // experts, and N are the expert's rows, of which there may be any number: wgmma takes N in steps of 32. An expert's
 // rows are divided into equal tiles. Boxes that reach beyond the expert's last row contain rows of the next expert,
-// whose results are not written. In the weight gradient K are the expert's rows: those beyond the last are replaced by
+// whose results are not written. A tile is written while the next one is multiplied. In the weight gradient K are the expert's rows: those beyond the last are replaced by
 // zeros in shared memory. An old gradient to which it adds is read into L2 at the start of its tile: adding by the copy
 // engine (cp.reduce) was slower.
 //
@@ -32,6 +32,7 @@ using namespace hopper;
 constexpr int kCluster = 2, kConsumers = 2, kThreads = 128 * (kConsumers + 1);
 constexpr int kM = 64 * kConsumers, kN = 256, kK = 64, kStages = 4;
 constexpr int kRowStep = 32;      // of N
+constexpr int kPieces = kN / 64;  // of 64 rows of the output, in which a tile is written
 constexpr int kTilesAbreast = 8;  // tiles of the inner dim that are computed before the next of the outer dim
 constexpr int kMaxExperts = 512;
 constexpr uint32_t kBox = 64 * kBoxRow;
@@ -158,7 +159,10 @@ struct Consumer {
   uint32_t base;
   int group, warp, lane;
   RingPlace<kStages> at{};
-  uint32_t buffer = 0;  // of the output, for rows; 0 or kBox
+  // Of products of rows: the last tile, rounded, until it is written; the output buffer for its next piece, 0 or kBox.
+  uint32_t rounded[kN / 4] = {};
+  Tile old{};
+  uint32_t buffer = 0;
 
   __device__ __forceinline__ void release(uint32_t stage) {
     if (lane < kCluster) barrier_arrive_at(base + kBarriersAt + 8 * (kStages + stage), static_cast<uint32_t>(lane));
@@ -200,61 +204,77 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // acc (64 x columns) = the sum over K, `extent` long, of the stages of the tile.
+  // acc (64 x columns) = the sum over K, `extent` long, of the stages of the tile. Meanwhile writes what is left of the
+  // tile before, a piece with each stage.
   template <int kColumns>
   __device__ __forceinline__ void multiply(float (&acc)[kColumns / 2], int extent) {
     multiply_stage<true, kColumns>(acc, extent);
+    if constexpr (kOfRows<kForm>) write_piece<0>();
     uint32_t previous = at.stage;
     at.next();
+    int step = 1;
 #pragma unroll 1
-    for (int left = extent - kK; left > 0; left -= kK) {
+    for (int left = extent - kK; left > 0; left -= kK, ++step) {
       multiply_stage<false, kColumns>(acc, left);
       wgmma_wait<1>();
       release(previous);
       previous = at.stage;
       at.next();
+      if constexpr (kOfRows<kForm>) write_piece(step);
     }
     wgmma_wait<0>();
     hold(acc);
     release(previous);
+    if constexpr (kOfRows<kForm>)
+      for (; step < kPieces; ++step) write_piece(step);  // K is short
   }
 
-  // Writes the transposed sums as rows of the output: buffers of 64 rows of 64 columns.
+  // Rounds the sums, which a later tile or the end writes as rows of the output.
   template <int kColumns>
-  __device__ __forceinline__ void store_rows(const float (&acc)[kColumns / 2], const Tile& tile) {
-    const int first_m = tile.first_m + group * 64, thread = warp * 32 + lane;
-    const uint32_t buffers = base + kOutAt + group * kOutBytes;
+  __device__ __forceinline__ void keep_rows(const float (&acc)[kColumns / 2], const Tile& tile) {
+#pragma unroll
+    for (int i = 0; i < kColumns / 4; ++i) rounded[i] = pack_bf16(acc[i * 2], acc[i * 2 + 1]);
+    old = tile;
+  }
+  // Writes piece kPiece, 64 rows of 64 columns, of the kept tile: its transposed sums.
+  template <int kPiece>
+  __device__ __forceinline__ void write_piece() {
+    const int left = old.count - kPiece * 64;
+    if (left <= 0) return;
+    const int first_m = old.first_m + group * 64, first_row = old.first_n + kPiece * 64, thread = warp * 32 + lane;
+    const uint32_t to = base + kOutAt + group * kOutBytes + buffer;
     // Lanes give the addresses of rows of 8 x 8 matrices: rows 0-7 and 8-15, 8 of M each.
     const int lane_row = lane / 16 * 8 + lane % 8;
     const uint32_t lane_at =
         static_cast<uint32_t>(lane_row) * kBoxRow + (static_cast<uint32_t>(warp * 2 + lane / 8 % 2) ^ (lane % 8)) * 16;
 #pragma unroll
-    for (int piece = 0; piece * 64 < kColumns; ++piece) {
-#pragma unroll
-      for (int row = piece * 64; row < min(piece * 64 + 64, kColumns); row += 16) {
-        uint32_t blocks[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) blocks[i] = pack_bf16(acc[row / 2 + i * 2], acc[row / 2 + i * 2 + 1]);
-        store_matrix_transposed(buffers + buffer + lane_at + (row - piece * 64) * kBoxRow, blocks);
-      }
-      fence_async_proxy();
-      if (thread == 0) store_wait_read();  // the other buffer may be written from now on
-      sync_group();
-      const int first_row = tile.first_n + piece * 64, left = tile.count - piece * 64;
-      if (left >= 64 && kColumns >= piece * 64 + 64) {
-        if (thread == 0) {
-          store_box(&out_map, buffers + buffer, first_m, first_row, 0);
-          store_commit();
-        }
-      } else {
-        const int chunk = thread % 8;
-        for (int row = thread / 8; row < left && first_m + chunk * 8 < work.m; row += 16)
-          *reinterpret_cast<uint4*>(out + int64_t{first_row + row} * work.m + first_m + chunk * 8) =
-              load_shared16(buffers + buffer + static_cast<uint32_t>(row) * kBoxRow +
-                            (static_cast<uint32_t>(chunk ^ (row % 8)) << 4));
-      }
-      buffer ^= kBox;
+    for (int block = 0; block < 4; ++block) {
+      const int i = kPiece * 16 + block * 4;
+      const uint32_t matrices[4] = {rounded[i], rounded[i + 1], rounded[i + 2], rounded[i + 3]};
+      store_matrix_transposed(to + lane_at + block * 16 * kBoxRow, matrices);
     }
+    fence_async_proxy();
+    if (thread == 0) store_wait_read();  // the other buffer may be written from now on
+    sync_group();
+    if (left >= 64) {
+      if (thread == 0) {
+        store_box(&out_map, to, first_m, first_row, 0);
+        store_commit();
+      }
+    } else {
+      const int chunk = thread % 8;
+      for (int row = thread / 8; row < left && first_m + chunk * 8 < work.m; row += 16)
+        *reinterpret_cast<uint4*>(out + int64_t{first_row + row} * work.m + first_m + chunk * 8) =
+            load_shared16(to + static_cast<uint32_t>(row) * kBoxRow + (static_cast<uint32_t>(chunk ^ (row % 8)) << 4));
+    }
+    buffer ^= kBox;
+  }
+  __device__ __forceinline__ void write_piece(int piece) {
+    static_assert(kPieces == 4);
+    if (piece == 0) write_piece<0>();
+    if (piece == 1) write_piece<1>();
+    if (piece == 2) write_piece<2>();
+    if (piece == 3) write_piece<3>();
   }
 
   // Starts reading the warpgroup's part of the old gradient into the L2 cache.
@@ -322,7 +342,7 @@ struct Consumer {
   __device__ __forceinline__ void tile_of_rows(const Tile& tile) {
     float acc[kColumns / 2];
     multiply<kColumns>(acc, work.k);
-    store_rows<kColumns>(acc, tile);
+    keep_rows<kColumns>(acc, tile);
   }
 
   __device__ __forceinline__ void run() {
@@ -364,6 +384,8 @@ struct Consumer {
         store_gradient(acc, tile);
       }
     }
+    if constexpr (kOfRows<kForm>)
+      for (int piece = 0; piece < kPieces; ++piece) write_piece(piece);
     store_wait();
   }
 };
