@@ -15,6 +15,7 @@
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped_gemm.h"
+#include "kernels/kv_rows.h"
 #include "kernels/muon.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
@@ -69,6 +70,8 @@
   ROW(gather_rows, GatherRows)                        \
   ROW(combine_rows, CombineRows)                      \
   ROW(combine_backward, CombineBackward)              \
+  ROW(pack_kv, PackKv)                                \
+  ROW(unpack_kv, UnpackKv)                            \
   ROW(cross_entropy_stats, CrossEntropyStats)         \
   ROW(cross_entropy_loss, CrossEntropyLoss)           \
   ROW(adamw_update, AdamwUpdate)                      \
