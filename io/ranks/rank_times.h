@@ -21,6 +21,7 @@ enum class RankQuantity {
   kBackward,   // ... backward actions
   kOptimizer,  // ... norms, clipping, the update
   kTp,         // exposed waits of the compute stream for transfers of the tp axis
+  kCp,         // ... for transfers of the cp axis
   kPp,         // ... for transfers between stages
   kDp,         // ... for transfers of the dp axis
   kBubble,     // ... for the work of other stages
@@ -36,10 +37,10 @@ enum class RankQuantity {
   kLaunch,
   kLaunchSpread,  // ... its standard deviation over the steps
 };
-inline constexpr int kNumRankQuantities = 15;
+inline constexpr int kNumRankQuantities = 16;
 // What kept compute from working.
-inline constexpr std::array kExposedWaits{RankQuantity::kTp, RankQuantity::kPp, RankQuantity::kDp,
-                                          RankQuantity::kBubble, RankQuantity::kData};
+inline constexpr std::array kExposedWaits{RankQuantity::kTp, RankQuantity::kCp,     RankQuantity::kPp,
+                                          RankQuantity::kDp, RankQuantity::kBubble, RankQuantity::kData};
 
 template <>
 struct EnumNames<RankQuantity> {
@@ -48,6 +49,7 @@ struct EnumNames<RankQuantity> {
                                     std::pair{RankQuantity::kBackward, std::string_view("backward")},
                                     std::pair{RankQuantity::kOptimizer, std::string_view("optimizer")},
                                     std::pair{RankQuantity::kTp, std::string_view("tp")},
+                                    std::pair{RankQuantity::kCp, std::string_view("cp")},
                                     std::pair{RankQuantity::kPp, std::string_view("pp")},
                                     std::pair{RankQuantity::kDp, std::string_view("dp")},
                                     std::pair{RankQuantity::kBubble, std::string_view("bubble")},

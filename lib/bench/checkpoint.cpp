@@ -79,7 +79,8 @@ class Bench {
                       .store = trainer_.store().memory.tensors(),
                       .attempt = attempt_}) {
     trainer_.make_start_values();
-    tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
+    tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len /
+                                       config.parallel.cp));
     for (size_t i = 0; i < tokens_.size(); ++i)
       tokens_[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.joint_axis(kSampleAxes).rank), i) %
                                         static_cast<uint64_t>(config.model.vocab));

@@ -20,18 +20,23 @@ std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTim
   std::vector<StepTimes> times;
   for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
     StepTimes& t = times.emplace_back(of_ranks[static_cast<size_t>(mesh.grid.rank_at({{"pp", stage}}))]);
-    for (double* value : {&t.compute, &t.tp, &t.pp, &t.dp, &t.bubble, &t.optimizer, &t.data, &t.other}) *value /= steps;
+    for (double* value : {&t.compute, &t.tp, &t.cp, &t.pp, &t.dp, &t.bubble, &t.optimizer, &t.data, &t.other})
+      *value /= steps;
   }
   return times;
 }
 
-// Writes token t + `shift` of each sample from `first` on. Samples are counted over the global batch, so they are the
-// same on every layout.
-void fill_samples(const Config& config, int64_t first, const HostBuffer<int32_t>& out, size_t shift) {
-  const auto length = static_cast<size_t>(config.model.seq_len);
-  for (size_t i = 0; i < out.size(); ++i)
-    out.data()[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(first) + i / length, i % length + shift) %
-                                         static_cast<uint64_t>(config.model.vocab));
+// Writes token t + `shift` of each sample from `first` on, for the positions t that this rank processes. Samples are
+// counted over the global batch, so they are the same on every layout.
+void fill_samples(const Config& config, const SequenceChunks& chunks, int64_t first, const HostBuffer<int32_t>& out,
+                  int64_t shift) {
+  const int64_t samples = static_cast<int64_t>(out.size()) / chunks.local_len();
+  for (int64_t sample = 0; sample < samples; ++sample)
+    for (const SequencePiece& piece : chunks.pieces())
+      for (int64_t i = 0; i < piece.count; ++i)
+        out.data()[sample * chunks.local_len() + piece.local + i] = static_cast<int32_t>(
+            random_u64(static_cast<uint64_t>(first + sample), static_cast<uint64_t>(piece.global + i + shift)) %
+            static_cast<uint64_t>(config.model.vocab));
 }
 
 // Returns where the documents of samples [first, first + count) start: each has T/16 to T/2 tokens.
@@ -80,20 +85,22 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   trainer.make_start_values();
 
   const int64_t samples = int64_t{microbatches(config)} * config.data.micro_batch;  // of this dp rank
-  const size_t length = static_cast<size_t>(config.model.seq_len), count = static_cast<size_t>(samples) * length;
+  const SequenceChunks chunks{config.model.seq_len, mesh.axis("cp")};
+  const auto count = static_cast<size_t>(samples * chunks.local_len());
   const HostBuffer<int32_t> h_inputs(device, count), h_targets(device, count);
   const int64_t first_sample = mesh.joint_axis(kSampleAxes).rank * samples;
-  fill_samples(config, first_sample, h_inputs, 0);
-  fill_samples(config, first_sample, h_targets, 1);  // the next tokens
+  fill_samples(config, chunks, first_sample, h_inputs, 0);
+  fill_samples(config, chunks, first_sample, h_targets, 1);  // the next tokens
   const std::span<const int32_t> inputs(h_inputs.data(), count), targets(h_targets.data(), count);
-  const HostBuffer<int32_t> h_starts(device, config.data.document_mask ? count : 1);
+  const auto starts = static_cast<size_t>(samples * config.model.seq_len);  // of whole samples
+  const HostBuffer<int32_t> h_starts(device, config.data.document_mask ? starts : 1);
   if (config.data.document_mask) std::ranges::copy(document_starts(config, first_sample, samples), h_starts.data());
   const auto train_step = [&](int64_t step) {
     if (!config.data.document_mask) return trainer.step(step, inputs, targets);
     int64_t full = 0;  // the sample from which data.batch_ramp has its largest size
     for (const BatchSizes::Phase& phase : batch_sizes(config).phases())
       if (phase.size == config.data.global_batch) full = phase.first_sample;
-    return trainer.step({.step = step, .first_sample = full, .document_starts = {h_starts.data(), count}}, inputs,
+    return trainer.step({.step = step, .first_sample = full, .document_starts = {h_starts.data(), starts}}, inputs,
                         targets);
   };
   std::vector<double> milliseconds;

@@ -83,7 +83,7 @@ std::vector<SizeOverTp> sizes_over_tp(const ModelConfig& model);
 
 // Returns why GPUs can't multiply FP8 at a rank's sizes, which must be multiples of 16; none if they can. The sizes are
 // those of the layers' linears (lib/model/layer_spec.h), named by config fields.
-std::vector<std::string> fp8_obstacles(const ModelConfig& model, int micro_batch, int tp);
+std::vector<std::string> fp8_obstacles(const ModelConfig& model, int micro_batch, int tp, int cp = 1);
 
 // Returns run.device for a job on `kind`.
 inline DeviceChoice device_choice(DeviceKind kind) {

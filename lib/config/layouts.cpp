@@ -61,6 +61,7 @@ LayoutSpace::LayoutSpace(const Config& config, int ranks_per_node)
     : model_(config.model),
       global_batch_(batch_sizes(config).divisor()),
       ranks_per_node_(ranks_per_node),
+      cp_(config.parallel.cp),
       kept_ranks_(static_cast<int>(ranks_along(AxisSet::outside(kLayoutAxes), config.parallel))) {
   fill_derived(model_);
 }
@@ -92,7 +93,7 @@ std::vector<std::pair<Schedule, int>> LayoutSpace::pipelines(int pp, int most_ch
 
 std::vector<int> LayoutSpace::micro_batches(const ParallelLayout& mesh, int most) const {
   std::vector<int> all = divisors_up_to(most, global_batch_ / mesh.dp);
-  std::erase_if(all, [&](int samples) { return int64_t{samples} * model_.seq_len % mesh.tp != 0; });
+  std::erase_if(all, [&](int samples) { return int64_t{samples} * model_.seq_len / cp_ % mesh.tp != 0; });
   return all;
 }
 

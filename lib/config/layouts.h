@@ -53,7 +53,7 @@ class LayoutSpace {
  private:
   ModelConfig model_;
   int global_batch_;  // with data.batch_ramp: the largest divisor of all sizes
-  int ranks_per_node_, kept_ranks_;
+  int ranks_per_node_, cp_, kept_ranks_;
 };
 
 }  // namespace tri

@@ -57,6 +57,7 @@ class Resolver {
     check_model();
     check_experts();
     check_tp();
+    check_cp();
     check_pp();
     if (check_world()) {
       check_ep();
@@ -264,7 +265,7 @@ class Resolver {
           m.rope_theta);
   }
 
-  int64_t micro_rows() const { return int64_t{c_.data.micro_batch} * c_.model.seq_len; }
+  int64_t micro_rows() const { return int64_t{c_.data.micro_batch} * c_.model.seq_len / c_.parallel.cp; }
 
   // Whether these sizes of tp and pp, with the other axes unchanged, suit the number of ranks. dp 0: any.
   bool suits_world(int64_t tp, int64_t pp, int64_t dp) const {
@@ -293,11 +294,22 @@ class Resolver {
       if (value % tp != 0) add("parallel.tp: {} does not divide {}; {}", tp, what, remedy);
     };
     for (const SizeOverTp& divided : sizes_over_tp(c_.model)) must_divide(divided.size, divided.text);
-    must_divide(micro_rows(), fmt::format("the {} rows of a microbatch (data.micro_batch {} x model.seq_len {})",
-                                          micro_rows(), c_.data.micro_batch, c_.model.seq_len));
+    const int cp = c_.parallel.cp;
+    must_divide(micro_rows(),
+                fmt::format("the {} rows of a microbatch (data.micro_batch {} x model.seq_len {}{})", micro_rows(),
+                            c_.data.micro_batch, c_.model.seq_len, cp > 1 ? fmt::format(" / parallel.cp {}", cp) : ""));
     if (tp > c_.cluster.ranks_per_node)
       add("parallel.tp: {} exceeds cluster.ranks_per_node {}, but a tp group must fit in a node; {}", tp,
           c_.cluster.ranks_per_node, remedy);
+  }
+
+  // A rank holds two of 2 · cp equal chunks of each sequence. GPUs also need chunks of whole tiles (job_plan.cpp).
+  void check_cp() {
+    const int cp = c_.parallel.cp, length = c_.model.seq_len;
+    if (cp > 1 && length % (2 * int64_t{cp}) != 0)
+      add("parallel.cp: 2 x {} chunks do not divide model.seq_len {}; set model.seq_len to {}{}", cp, length,
+          either(multiples_around(length, 2 * int64_t{cp}), length),
+          or_set("parallel.cp", length % 2 == 0 ? divisors(length / 2) : Numbers{1}, cp));
   }
 
   bool interleaves() const { return takes_chunks(c_.parallel.schedule); }
@@ -413,7 +425,7 @@ class Resolver {
       add("precision.gemm: {}, but precision.fp8_first_layers {} and fp8_last_layers {} leave none of {} layers in "
           "fp8; lower them, or set precision.gemm to compute",
           enum_name(p.gemm), p.fp8_first_layers, p.fp8_last_layers, c_.model.layers);
-    for (const std::string& obstacle : fp8_obstacles(c_.model, c_.data.micro_batch, c_.parallel.tp))
+    for (const std::string& obstacle : fp8_obstacles(c_.model, c_.data.micro_batch, c_.parallel.tp, c_.parallel.cp))
       add("precision.gemm: fp8 {}; set precision.gemm to compute, or change the sizes", obstacle);
   }
 
@@ -485,13 +497,14 @@ std::vector<SizeOverTp> sizes_over_tp(const ModelConfig& m) {
   return sizes;
 }
 
-std::vector<std::string> fp8_obstacles(const ModelConfig& m, int micro_batch, int tp) {
+std::vector<std::string> fp8_obstacles(const ModelConfig& m, int micro_batch, int tp, int cp) {
   std::vector<std::string> obstacles;
   const auto must_be_multiple = [&](int64_t value, const std::string& what) {
     if (value % kFp8Multiple != 0)
       obstacles.push_back(fmt::format("needs multiples of {}, but {} is {}", kFp8Multiple, what, value));
   };
-  must_be_multiple(int64_t{micro_batch} * m.seq_len, "data.micro_batch x model.seq_len");
+  must_be_multiple(int64_t{micro_batch} * m.seq_len / cp,
+                   cp == 1 ? "data.micro_batch x model.seq_len" : "data.micro_batch x model.seq_len / parallel.cp");
   must_be_multiple(m.hidden, "model.hidden");
   if (m.head_dim == 0 || m.kv_heads % tp != 0 || m.heads % m.kv_heads != 0 || m.ffn_hidden % tp != 0)
     return obstacles;  // already rejected for that

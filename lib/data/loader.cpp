@@ -201,10 +201,11 @@ Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array
   const bool reads_parts = std::ranges::all_of(plan_.parts, readable, &LoaderPart::dataset);
   TRI_REQUIRE(plan_.member != 0 || (plan_.parts.empty() ? readable(dataset) : reads_parts),
               "the reading member of {} needs a dataset of {} tokens a sample", plan_.members, plan_.seq_len);
-  const auto tokens = static_cast<size_t>(plan_.shape.samples()) * static_cast<size_t>(plan_.seq_len);
+  const int64_t samples = plan_.shape.samples(), local = samples * plan_.chunks().local_len();
   for (const StepTokens& buffer : buffers_)
-    for (const std::span<int32_t> place : {buffer.inputs, buffer.targets, buffer.document_starts})
-      TRI_REQUIRE(place.empty() || place.size() == tokens, "a buffer of {} tokens for {}", place.size(), tokens);
+    for (const auto& [place, tokens] : {std::pair{buffer.inputs, local}, std::pair{buffer.targets, local},
+                                        std::pair{buffer.document_starts, samples * plan_.seq_len}})
+      TRI_REQUIRE(place.empty() || std::ssize(place) == tokens, "a buffer of {} tokens for {}", place.size(), tokens);
   TRI_REQUIRE(plan_.documents == Documents::kRead || buffers_[0].document_starts.empty(), "a ring without documents");
   if (plan_.member == 0) {
     reader_ = std::make_shared<Reader>(dataset, plan_, ring_);
@@ -245,23 +246,27 @@ void Loader::take_all() {
 }
 
 void Loader::take(int64_t batch, const BatchShape& shape) {
-  const int64_t length = plan_.seq_len, samples = shape.samples();
-  const auto part = [&](std::span<int32_t> buffer) {
-    return buffer.empty() ? buffer : buffer.first(static_cast<size_t>(samples * length));
+  const int64_t length = plan_.seq_len, samples = shape.samples(), local = plan_.chunks().local_len();
+  const std::vector<SequencePiece> pieces = plan_.chunks().pieces();
+  const auto part = [&](std::span<int32_t> buffer, int64_t of_sample) {
+    return buffer.empty() ? buffer : buffer.first(static_cast<size_t>(samples * of_sample));
   };
   const StepTokens& buffer = buffers_[static_cast<size_t>(batch % 2)];
   StepTokens& out = filled_parts_[static_cast<size_t>(batch % 2)];
-  out = {.inputs = part(buffer.inputs),
-         .targets = part(buffer.targets),
-         .document_starts = part(buffer.document_starts),
+  out = {.inputs = part(buffer.inputs, local),
+         .targets = part(buffer.targets, local),
+         .document_starts = part(buffer.document_starts, length),
          .pairs = {}};
   const auto place = std::find(plan_.dp_ranks.begin(), plan_.dp_ranks.end(), plan_.shape.dp_rank);
   const int32_t* tokens =
       std::as_const(ring_).slot(batch).data() + (place - plan_.dp_ranks.begin()) * samples * plan_.sample_elements();
   for (int64_t n = 0; n < samples; ++n, tokens += plan_.sample_elements()) {
-    if (!out.inputs.empty()) std::transform(tokens, tokens + length, out.inputs.data() + n * length, token_of);
-    if (!out.targets.empty())
-      std::transform(tokens + 1, tokens + 1 + length, out.targets.data() + n * length, target_of);
+    for (const SequencePiece& piece : pieces) {
+      const int32_t* first = tokens + piece.global;
+      const int64_t to = n * local + piece.local;
+      if (!out.inputs.empty()) std::transform(first, first + piece.count, out.inputs.data() + to, token_of);
+      if (!out.targets.empty()) std::transform(first + 1, first + 1 + piece.count, out.targets.data() + to, target_of);
+    }
     if (!out.document_starts.empty()) std::copy_n(tokens + length + 1, length, out.document_starts.data() + n * length);
   }
   if (!out.document_starts.empty())

@@ -18,6 +18,7 @@
 #include "lib/data/batch_ring.h"
 #include "lib/data/dataset.h"
 #include "lib/data/documents.h"
+#include "lib/parallel/sequence_chunks.h"
 
 namespace tri {
 
@@ -30,10 +31,10 @@ struct BatchShape {
   int samples() const { return num_microbatches() * micro_batch; }  // of one dp rank
 };
 
-// Host memory for a step's tokens, (M, B, T) each, with M of that step; empty if they are not needed.
+// Host memory for a step's tokens, (M, B, T / cp) each, with M of that step; empty if they are not needed.
 struct StepTokens {
   std::span<int32_t> inputs, targets;  // padding samples: token 0, kNoTarget
-  // With data.document_mask: the position in its sample at which each token's document starts.
+  // With data.document_mask: the position in its sample at which each token's document starts, of whole samples (M, B, T).
   std::span<int32_t> document_starts = {};
   std::vector<AttentionPairs> pairs = {};  // [LoaderPlan::windows] of this rank's samples
 };
@@ -54,6 +55,7 @@ struct LoaderPlan {
   BatchShape shape;             // of this rank; of the largest step
   std::vector<int> dp_ranks;    // the dp ranks whose samples a slot holds, each once; this rank's is among them
   int seq_len = 1;              // T
+  Axis cp;                      // the ranks that divide each sample, and this rank's place among them
   int member = 0, members = 1;  // member 0 reads for all
   Split split = Split::kTrain;  // the split to read
   int64_t first_step = 0, end_step = 0;  // [first, end)
@@ -72,6 +74,7 @@ struct LoaderPlan {
   BatchRing::Shape ring() const;
   // Elements of a slot for each sample.
   int64_t sample_elements() const { return (documents == Documents::kRead ? 2 : 1) * int64_t{seq_len} + 1; }
+  SequenceChunks chunks() const { return {seq_len, cp}; }
 };
 
 // One rank's side of a ring of batches. Member 0 has a thread that reads every sample of a step once, (dp ranks, M, B,

@@ -81,6 +81,7 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
               .splits = overlap_splits_,
               .loss_scale = loss_scale(targets_),
               .cache = cache,
+              .cp = runtime_.cp(),
               .experts = runtime_.experts(),
               .token_share = token_share(tokens_of_batch(config()))}),
       executor_({.pp = mesh().axis("pp"),
@@ -104,7 +105,7 @@ Engine::~Engine() {
 // Fills the angles of rotary positions and the weights of losses.
 void Engine::fill_tables() {
   Stream& compute = runtime_.compute();
-  fill_angles(tensors_.stage.work.attention, config().model, compute);
+  fill_angles(tensors_.stage.work.attention, config().model, {config().model.seq_len, mesh().axis("cp")}, compute);
   if (const Tensor starts = tensors_.stage.document_starts; !starts.empty()) compute.zero(starts);
   if (const Tensor bias = tensors_.stage.experts.bias; !bias.empty()) compute.zero(bias);
   fill_loss_weights();

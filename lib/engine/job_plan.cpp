@@ -7,6 +7,7 @@
 #include "io/base/format.h"
 #include "kernels/attention.h"
 #include "kernels/core/arena.h"
+#include "kernels/core/dims.h"
 #include "lib/config/axis_fields.h"
 #include "lib/engine/wanted_copies.h"
 #include "lib/model/parameter.h"
@@ -94,6 +95,7 @@ class Planner {
                               &RankFacts::tp_problem, plan_.tp);
         !done)
       return done.error();
+    if (auto done = plan_cp(); !done) return done.error();
     if (auto done = plan_axis("dp", kBucketAxes, p.overlap_dp, p.dp_transfers, wants_dp_copies(config_),
                               &RankFacts::dp_problem, plan_.dp);
         !done)
@@ -125,6 +127,22 @@ class Planner {
                     choice == Transfers::kCopies ? "copies into the peers' memory" : "collectives",
                     overlap ? ", alongside compute" : ", compute waits for them") +
         origin(fmt::format("parallel.{}_transfers", axis.text()).c_str(), configured, why));
+    return {};
+  }
+
+  Result<void> plan_cp() {
+    const int cp = config_.parallel.cp, length = config_.model.seq_len;
+    if (cp == 1) return {};
+    constexpr int64_t kTile = 128;  // a tile of queries lies within one chunk (kernels/attention.h)
+    const int64_t chunks = 2 * int64_t{cp};
+    if (plan_.device.kind == DeviceKind::kCuda && length % (chunks * kTile) != 0)
+      return usage_error(
+          "parallel.cp: {}: on GPUs the {} chunks of a sequence must be multiples of {} tokens, but model.seq_len is "
+          "{}; set model.seq_len to {}",
+          cp, chunks, kTile, length, round_up(length, chunks * kTile));
+    add(fmt::format("cp: exchanges of keys and values{} (parallel.overlap_cp: {})",
+                    config_.parallel.overlap_cp ? ", alongside compute" : ", compute waits for them",
+                    config_.parallel.overlap_cp));
     return {};
   }
 
@@ -167,8 +185,8 @@ class Planner {
     const ModelConfig& m = config_.model;
     std::vector<AttentionShape> shapes;  // one per kind of layer
     for (const LayerSpec& layer : layers_of_model(config_).kinds)
-      shapes.push_back(
-          kernel_shape(layer.attention, config_.parallel.tp, config_.precision.compute, config_.data.micro_batch));
+      shapes.push_back(kernel_shape(layer.attention, config_.parallel.tp, config_.parallel.cp,
+                                    config_.precision.compute, config_.data.micro_batch));
     std::vector<Pass> passes{Pass::kForward};
     if (kind_ == EngineKind::kTraining) passes.push_back(Pass::kBackward);
     std::map<Pass, AttentionPath> slowest;

@@ -17,6 +17,8 @@ Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& aren
     dims.dtype = d.dtype;
     dims.attention = config.model.attention;
     dims.batch = d.B;
+    dims.seq_len = d.T;
+    if (d.chunks.cp.size > 1) dims.key_len = static_cast<int>(d.chunks.seq_len);
     bytes = std::max(bytes, arena.device() != nullptr ? arena.device()->workspace_bytes(dims)
                                                       : workspace_bytes(kind, dims, arena.absent_gpu()));
   }

@@ -14,7 +14,7 @@ namespace {
 // The groups' tags are fixed: an edge with peer copies has no group, so if groups were counted, neighbours would get
 // different tags.
 constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kMatricesTag = 4, kExpertsTag = 5,
-              kExpertCopiesTag = 6, kRowsTag = 7, kForwardTag = 8, kBackwardTag = 9;
+              kExpertCopiesTag = 6, kRowsTag = 7, kCpTag = 8, kForwardTag = 9, kBackwardTag = 10;
 
 // The plan requires peer copies, but mapping the peer's memory failed.
 [[noreturn]] void throw_no_copies(const char* axis, const std::string& why, const char* instead) {
@@ -44,6 +44,10 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
                                            dp_stream, device, over_all);
   tp_ = connect_axis("tp", std::move(tp_collectives), tp_group, shared.tp);
   dp_ = connect_axis("dp", std::move(dp_collectives), dp_group, shared.dp);
+  if (mesh.axis("cp").size > 1)
+    cp_ = std::make_unique<GroupOnStream>(add_collectives("cp", kCpTag, mesh.group({"cp"})),
+                                          config.parallel.overlap_cp ? add_stream("cp") : *compute_, device,
+                                          TimeCategory::kCp);
   if (config.optimizer.name == OptimizerKind::kMuon && tp.size > 1 && dp.size > 1)
     matrices_ = std::make_unique<GroupOnStream>(
         add_collectives("matrices", kMatricesTag, mesh.group(kBucketAxes | AxisSet{"tp"})), dp_stream, device,

@@ -3,6 +3,7 @@
 //   tp              gathers and reduces of activations            (overlap_tp off: the compute stream itself)
 //   tp copies       the same as copies into the peers' memory, if it can be opened (parallel.tp_transfers);
 //                   "tp arrivals" waits for what the peers copy here
+//   cp              keys, values and their gradients              (overlap_cp off: the compute stream)
 //   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
 //   dp copies       the same for buckets (parallel.dp_transfers), with "dp arrivals"
 //   four pp streams receives and sends of either direction, independent of each other: copies into the neighbour's
@@ -46,6 +47,7 @@ class Runtime {
   Stream& compute() { return *compute_; }
   AxisTransfers& tp() { return *tp_; }
   AxisTransfers& dp() { return *dp_; }
+  GroupOnStream* cp() { return cp_.get(); }  // null if cp has one rank
   GroupOnStream& world() { return *world_; }
   // Returns the ranks that divide the experts of a layer, on the compute stream; null: one rank holds all.
   GroupOnStream* experts() { return experts_.get(); }
@@ -101,7 +103,7 @@ class Runtime {
   std::vector<std::unique_ptr<Stream>> streams_;
   Stream* compute_ = nullptr;
   std::unique_ptr<AxisTransfers> tp_, dp_;
-  std::unique_ptr<GroupOnStream> world_, embedding_, matrices_, experts_;
+  std::unique_ptr<GroupOnStream> world_, cp_, embedding_, matrices_, experts_;
   std::vector<std::pair<AxisSet, std::unique_ptr<AxisTransfers>>> expert_transfers_;
   PipelineLinks links_;
   std::unique_ptr<Stream> reader_;  // of progress; null: streams record all progress, or there is no flight recorder

@@ -115,18 +115,23 @@ Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<S
 
 std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens) {
   const StageDims dims = stage_dims(engine_.config(), engine_.mesh());
-  TRI_REQUIRE(!tokens.empty() && static_cast<int>(tokens.size()) <= dims.T, "{} tokens in a window of {}",
-              tokens.size(), dims.T);
+  const SequenceChunks& chunks = dims.chunks;
+  const auto length = static_cast<int64_t>(tokens.size());
+  TRI_REQUIRE(length > 0 && length <= chunks.seq_len, "{} tokens in a window of {}", length, chunks.seq_len);
   // Tokens after the prompt do not affect it, because attention is causal.
   std::vector<int32_t> padded(static_cast<size_t>(dims.R), 0);
-  std::copy(tokens.begin(), tokens.end(), padded.begin());
+  for (const SequencePiece& piece : chunks.pieces())
+    if (piece.global < length)
+      std::copy_n(tokens.begin() + piece.global, std::min(piece.count, length - piece.global),
+                  padded.begin() + piece.local);
+  const int64_t last = chunks.place_of(length - 1).local;  // on another cp rank the row of another token
   load_copies(padded, padded);
   Stage& stage = engine_.stage();
   Stream& compute = engine_.runtime().compute();
   GroupOnStream& tp = engine_.runtime().tp().collectives();
   const Tensor full_row = engine_.tensors().sample_logits;
   stage.set_on_logits([&](int) {
-    const Tensor row = stage.head().logits.rows(static_cast<int64_t>(tokens.size()) - 1, 1).flat();
+    const Tensor row = stage.head().logits.rows(last, 1).flat();
     tp.after(compute);
     tp.all_gather(full_row, row);
     tp.before(compute);
@@ -159,9 +164,11 @@ std::vector<int32_t> Evaluator::generate(std::vector<int32_t> text, const Genera
   const Mesh& mesh = engine_.mesh();
   TRI_REQUIRE(!text.empty() && g.vocab > 0 && g.vocab <= model.vocab, "{} tokens, vocabulary {}", text.size(), g.vocab);
   const size_t prompt = text.size();
-  const int root = mesh.grid.rank_at({{"pp", mesh.axis("pp").size - 1}});
+  const SequenceChunks chunks{model.seq_len, mesh.axis("cp")};
   for (int i = 0; i < g.tokens; ++i) {
     const size_t begin = context_begin(prompt, text.size(), static_cast<size_t>(model.seq_len));
+    const int holder = chunks.place_of(static_cast<int64_t>(text.size() - begin) - 1).rank;  // of the last token
+    const int root = mesh.grid.rank_at({{"pp", mesh.axis("pp").size - 1}, {"cp", holder}});
     const std::vector<float> logits = next_token_logits(std::span(text).subspan(begin));
     int32_t token = 0;
     if (mesh.world_rank == root)

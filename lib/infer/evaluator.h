@@ -60,6 +60,7 @@ class Evaluator {
                       const std::function<void()>& on_batch = nullptr);
 
   // Returns the logits of the token after `tokens` (1 <= size <= T) on the ranks of the last stage; empty elsewhere.
+  // With context parallelism they are those of another token on the cp ranks that do not hold the last of `tokens`.
   std::vector<float> next_token_logits(std::span<const int32_t> tokens);
   // Returns `text` (not empty) and the model's continuation, on all ranks. context.h says what the model sees of more
   // than T tokens.

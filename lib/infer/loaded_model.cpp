@@ -35,6 +35,7 @@ Result<void> use_cache(Config& config, int64_t longest, int ranks) {
   if (p.ep > 1)
     return usage_error(
         "parallel.ep: {}: text is generated and scored with all experts on each rank; set parallel.ep to 1", p.ep);
+  p.cp = 1;  // a pass holds tokens of several texts at any positions, so its rows are not divided: cp ranks join dp
   config.model.seq_len = static_cast<int>(std::min<int64_t>(config.model.seq_len, round_up(longest, p.tp)));
   if (config.model.window > config.model.seq_len) fit_window(config.model);
   config.data.document_mask = false;  // a text is one document

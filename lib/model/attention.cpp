@@ -6,6 +6,7 @@
 #include "kernels/core/qkv_row.h"
 #include "kernels/ops.h"
 #include "lib/model/branch.h"
+#include "lib/model/kv_exchange.h"
 #include "lib/model/layer_spec.h"
 
 namespace tri {
@@ -104,10 +105,10 @@ AttentionShare share_of(const AttentionSpec& a, int tp) {
           .order = attention_order(a, tp)};
 }
 
-AttentionShape kernel_shape(const AttentionSpec& attention, int tp, Dtype dtype, int micro_batch) {
+AttentionShape kernel_shape(const AttentionSpec& attention, int tp, int cp, Dtype dtype, int micro_batch) {
   const AttentionShare a = share_of(attention, tp);
   return {.dtype = dtype,
-          .seq_len = attention.seq_len,
+          .seq_len = attention.seq_len / cp,
           .num_kv_heads = a.NKVl,
           .group = a.G,
           .head_size = a.HS,
@@ -115,7 +116,8 @@ AttentionShape kernel_shape(const AttentionSpec& attention, int tp, Dtype dtype,
           .order = a.order,
           .batch = micro_batch,
           .softcap = attention.softcap > 0,
-          .documents = attention.documents};
+          .documents = attention.documents,
+          .key_len = cp > 1 ? attention.seq_len : 0};
 }
 
 void allocate_tensors(const AttentionSpec& attention, const BranchMemory& m, LayerTensors& tensors) {
@@ -137,8 +139,9 @@ void allocate_workspace(const AttentionSpec& attention, const BranchMemory& m, L
   w.dqkv = m.take(d.dtype, {d.R, a.qkv_width});
   if (a.order != QkvOrder::kGrouped) w.rope_input = m.take(d.dtype, {d.R, a.qkv_width});
   w.delta = m.take(Dtype::kF32, {d.B, a.NHl, d.T});
-  if (attention.rope) w.rope.global = m.take(Dtype::kF32, {d.T, a.HS / 2, 2});
-  if (m.config.model.rope_theta_local > 0) w.rope.local = m.take(Dtype::kF32, {d.T, a.HS / 2, 2});
+  const int64_t positions = resets_positions(m.config) ? d.chunks.seq_len : d.T;
+  if (attention.rope) w.rope.global = m.take(Dtype::kF32, {positions, a.HS / 2, 2});
+  if (m.config.model.rope_theta_local > 0) w.rope.local = m.take(Dtype::kF32, {positions, a.HS / 2, 2});
   if (resets_positions(m.config)) {
     w.positions = m.take(Dtype::kI32, {d.R});
     for (const auto& [rows, table] :
@@ -146,6 +149,9 @@ void allocate_workspace(const AttentionSpec& attention, const BranchMemory& m, L
       if (!table.empty()) *rows = m.take(Dtype::kF32, {d.R, a.HS / 2, 2});
   }
   if (attention.qk_norm == QkNorm::kFull) w.qk_sums = m.take(Dtype::kF32, {d.R, 2});
+  if (d.chunks.cp.size > 1)
+    for (Tensor* whole : {&w.kv, &w.dkv})
+      *whole = m.take(d.dtype, {d.B * d.chunks.seq_len, int64_t{2} * a.NKVl * a.HS});
   if (!any_fp8_layer(m.config)) return;
   const Dtype gradient = m.config.precision.fp8_gradients;
   w.fp8_out = m.take(Dtype::kE4M3, {d.R, a.width});
@@ -159,12 +165,18 @@ AttentionTensors first_rows(AttentionTensors t, int64_t rows) {
   return t;
 }
 
-void fill_angles(const AttentionWorkspace& work, const ModelConfig& model, Stream& compute) {
+void fill_angles(const AttentionWorkspace& work, const ModelConfig& model, const SequenceChunks& chunks,
+                 Stream& compute) {
   const auto fill = [&](Tensor table, const RopeAngles& angles) {
     if (table.empty()) return;
-    std::vector<float> h_table(static_cast<size_t>(table.numel()));
-    fill_rope_table(h_table.data(), static_cast<int>(table[0]), static_cast<int>(2 * table[1]), angles);
-    compute.copy(table.data, h_table.data(), table.bytes());
+    const int64_t width = 2 * table[1];  // of a position
+    std::vector<float> h_table(static_cast<size_t>(chunks.seq_len * width));
+    fill_rope_table(h_table.data(), static_cast<int>(chunks.seq_len), static_cast<int>(width), angles);
+    const bool whole = !work.document_rope.global.empty();
+    for (const SequencePiece& piece : (whole ? SequenceChunks{.seq_len = chunks.seq_len, .cp = {}} : chunks).pieces()) {
+      const Tensor rows = table.rows(piece.local, piece.count);
+      compute.copy(rows.data, h_table.data() + piece.global * width, rows.bytes());
+    }
     compute.synchronize();
   };
   fill(work.rope.global, rope_angles(model));
@@ -205,6 +217,10 @@ class AttentionLayer final : public BranchLayer {
   void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner) const override {
     const AttentionTensors& a = t.attention;
     rotate_forward(ctx, a.qkv, projected(ctx, a), a);
+    if (divides_samples(ctx)) {
+      start_kv_gather(ctx, share_of(spec_, ctx.dims.tp), a.qkv);
+      finish_kv_gather(ctx);
+    }
     if (a.cache.keys.empty())
       attention_forward(with_shape(ctx, AttentionForward{.out = a.out, .lse = a.lse, .qkv = a.qkv}), ctx.compute);
     else
@@ -216,7 +232,10 @@ class AttentionLayer final : public BranchLayer {
     proj_.forward(ctx, sums.blocks, fp8_ ? ctx.work.attention.fp8_out : t.attention.out, sums.beta, sums.then);
   }
 
-  void row_gradient(const LayerContext& ctx, const LayerTensors&) const override {
+  void row_gradient(const LayerContext& ctx, const LayerTensors& t) const override {
+    // Saved activations hold the local keys and values only. A layer that was just recomputed has gathered them.
+    if (divides_samples(ctx) && ctx.config.parallel.recompute != Recompute::kFull)
+      start_kv_gather(ctx, share_of(spec_, ctx.dims.tp), t.attention.qkv);
     proj_.backward_input(ctx, ctx.work.attention.dout, fp8_ ? ctx.work.fp8.dstream : ctx.work.dbranch);
   }
 
@@ -224,7 +243,9 @@ class AttentionLayer final : public BranchLayer {
     const AttentionTensors& a = t.attention;
     const AttentionWorkspace& w = ctx.work.attention;
     const Tensor dqkv = rope_input(ctx, w.dqkv);
+    if (divides_samples(ctx) && ctx.config.parallel.recompute != Recompute::kFull) finish_kv_gather(ctx);
     attention_backward(with_shape(ctx, AttentionBackward{.dqkv = dqkv,
+                                                         .dkv = w.dkv,
                                                          .delta = w.delta,
                                                          .dout = w.dout,
                                                          .out = a.out,
@@ -232,6 +253,7 @@ class AttentionLayer final : public BranchLayer {
                                                          .qkv = a.qkv,
                                                          .deterministic = ctx.config.run.deterministic}),
                        ctx.compute);
+    if (divides_samples(ctx)) reduce_dkv(ctx, share_of(spec_, ctx.dims.tp), dqkv);
     rotate_backward(ctx, w.dqkv, dqkv, a);
     if (!fp8_) return;
     ctx.fp8->cast(Fp8Operand::kGradient, qkv_.linear, w.dqkv, w.fp8_dqkv, w.fp8_dqkv_t, qkv_.bias_gradient(ctx));
@@ -291,6 +313,12 @@ class AttentionLayer final : public BranchLayer {
     args.first_key = ctx.document_starts;
     args.order = share.order;
     args.seq_len = ctx.dims.T;
+    if (divides_samples(ctx)) {
+      const SequenceChunks& chunks = ctx.dims.chunks;
+      args.kv = ctx.work.attention.kv;
+      args.key_len = static_cast<int>(chunks.seq_len);
+      for (size_t i = 0; i < 2; ++i) args.chunk_start[i] = static_cast<int>(chunks.starts()[i]);
+    }
     args.num_kv_heads = share.NKVl;
     args.group = share.G;
     args.window = spec_.window;

@@ -11,6 +11,7 @@
 #include "kernels/rope.h"
 #include "lib/config/kinds.h"
 #include "lib/model/linear_spec.h"
+#include "lib/parallel/sequence_chunks.h"
 
 namespace tri {
 
@@ -104,8 +105,13 @@ struct AttentionWorkspace {
   Tensor dqkv;        // (R, qkv_width), grouped
   Tensor rope_input;  // (R, qkv_width); only if RoPE changes the order of heads: qkv's output, or attention's gradient
   Tensor delta;       // (B, NHl, T) f32
-  RopeTables rope;    // (T, HS/2, 2) f32; in passes over cached sequences (R, HS/2, 2), the angles of each row
-  Tensor qk_sums;     // (R, 2) f32: sums over the heads of all tp ranks, for QK-norm over the full width
+  // (T, HS/2, 2) f32; with data.reset_positions, of all positions of a sample; in passes over cached sequences
+  // (R, HS/2, 2), the angles of each row
+  RopeTables rope;
+  // With context parallelism: (B · the length of a sample, NKVl · 2 · HS): keys and values of whole samples, and their
+  // gradients. kv then receives the other ranks' gradients (kv_exchange.h).
+  Tensor kv, dkv;
+  Tensor qk_sums;  // (R, 2) f32: sums over the heads of all tp ranks, for QK-norm over the full width
   // (R) i32, of each row in such a pass; with data.reset_positions its position in its document
   Tensor sequences, positions;
   RopeTables document_rope;  // (R, HS/2, 2) f32, with data.reset_positions: the rows of `rope` at `positions`
@@ -114,7 +120,7 @@ struct AttentionWorkspace {
 };
 
 // Returns the shape by which a GPU chooses its kernels.
-AttentionShape kernel_shape(const AttentionSpec& attention, int tp, Dtype dtype, int micro_batch);
+AttentionShape kernel_shape(const AttentionSpec& attention, int tp, int cp, Dtype dtype, int micro_batch);
 
 class BranchLayer;
 struct BranchMemory;
@@ -127,8 +133,10 @@ void allocate_tensors(const AttentionSpec& attention, const BranchMemory& memory
 void allocate_workspace(const AttentionSpec& attention, const BranchMemory& memory, LayerWorkspace& work);
 // Return views of the first rows, as first_rows does for all tensors of a layer.
 AttentionTensors first_rows(AttentionTensors tensors, int64_t rows);
-// Fills the tables of rotary angles that the model has. Waits for the copies.
-void fill_angles(const AttentionWorkspace& work, const ModelConfig& model, Stream& compute);
+// Fills the tables of rotary angles that the model has: for the positions of `chunks`, or for all positions of a sample
+// if each microbatch looks up its own (document_rope). Waits for the copies.
+void fill_angles(const AttentionWorkspace& work, const ModelConfig& model, const SequenceChunks& chunks,
+                 Stream& compute);
 // Fills `rows`, the angles of a microbatch's rows, with those of `tables` at `positions` (R) i32.
 void look_up_angles(const RopeTables& rows, const RopeTables& tables, Tensor positions, Stream& compute);
 std::unique_ptr<BranchLayer> make_branch(const AttentionSpec& attention, const LayerSpec& layer_spec, int layer,

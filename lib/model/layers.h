@@ -49,10 +49,12 @@ struct LayerContext {
   AxisTransfers& tp;
   const OverlapSplits& splits;
   ParameterHooks& hooks;
-  Fp8Layers* const fp8 = nullptr;  // null: no layer's GEMMs are FP8
-  // (B, T) i32 of the microbatch: the position in its sample at which each token's document starts; absent: 0
+  Fp8Layers* const fp8 = nullptr;     // null: no layer's GEMMs are FP8
+  GroupOnStream* const cp = nullptr;  // if cp has several ranks
+  // (B, T) i32 of the microbatch, of whole samples: the position in its sample at which each token's document starts;
+  // absent: 0
   Tensor document_starts = {};
-  const MoeRun* moe = nullptr;     // not null where layers with experts run
+  const MoeRun* moe = nullptr;  // not null where layers with experts run
 
   // This tp rank's rows of a gathered (R, n) tensor.
   Tensor local_rows(Tensor gathered) const { return tp.local_rows(gathered); }

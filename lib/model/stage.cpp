@@ -1,5 +1,7 @@
 #include "lib/model/stage.h"
 
+#include <algorithm>
+
 #include "kernels/ops.h"
 
 namespace tri {
@@ -8,6 +10,20 @@ namespace {
 // The head's GEMM is long compared with its transfers: the GEMM on the local rows hides the gather, and the weight
 // gradient hides the reduce.
 constexpr OverlapSplit kHeadForward{.num_splits = 2}, kHeadBackward{.num_splits = 1};
+
+// Calls f(rows, rows of the table, first row) for rows [first_row, ...) of a microbatch and the rows of `table` (the
+// length of a sample, C) at their positions: once, or with context parallelism for each run of consecutive positions.
+template <class F>
+void for_positions(const StageDims& dims, int64_t first_row, Tensor rows, Tensor table, F f) {
+  if (dims.chunks.cp.size == 1) return f(rows, table, first_row);
+  const int64_t chunk = dims.chunks.chunk_len(), end = first_row + rows[0];
+  for (int64_t row = first_row; row < end;) {
+    const int64_t local = row % dims.T, in_chunk = local % chunk, count = std::min(chunk - in_chunk, end - row);
+    const int64_t position = dims.chunks.starts()[static_cast<size_t>(local / chunk)] + in_chunk;
+    f(rows.rows(row - first_row, count), table.rows(position, count), 0);
+    row += count;
+  }
+}
 
 }  // namespace
 
@@ -26,6 +42,7 @@ Stage::Stage(StageContext context)
            .splits = context.splits,
            .hooks = context.hooks,
            .fp8 = fp8_.get(),
+           .cp = context.cp,
            .moe = &moe_},
       vocab_(context.config.model.vocab),
       first_token_(context.mesh.axis("tp").rank * ctx_.dims.Vl),
@@ -94,10 +111,15 @@ void Stage::use_documents(int microbatch) {
     ctx_.document_starts = {};
     return;
   }
-  ctx_.document_starts = all.rows(microbatch, 1).view({ctx_.dims.B, ctx_.dims.T});
+  const SequenceChunks& chunks = ctx_.dims.chunks;
+  ctx_.document_starts = all.rows(microbatch, 1).view({ctx_.dims.B, chunks.seq_len});
   const AttentionWorkspace& w = ctx_.work.attention;
   if (w.positions.empty()) return;
-  row_positions({.out = w.positions, .document_starts = ctx_.document_starts}, ctx_.compute);
+  const auto [first, second] = chunks.starts();
+  row_positions({.out = w.positions,
+                 .document_starts = ctx_.document_starts,
+                 .chunk_start = {static_cast<int>(first), static_cast<int>(second)}},
+                ctx_.compute);
   look_up_angles(w.document_rope, w.rope, w.positions, ctx_.compute);
 }
 
@@ -206,7 +228,9 @@ void Stage::add_positions(const LayerContext& ctx, const Parameter& positions, T
   const int64_t first_row = ctx.tp.rank() * ctx.dims.Rl;
   const bool resets = !ctx.document_starts.empty() && !ctx.work.attention.positions.empty();
   if (mode_ != Mode::kCached && !resets)
-    return position_forward({.inout = out, .weight = weight, .first_row = first_row}, ctx.compute);
+    return for_positions(ctx.dims, first_row, out, weight, [&](Tensor rows, Tensor of_rows, int64_t first) {
+      position_forward({.inout = rows, .weight = of_rows, .first_row = first}, ctx.compute);
+    });
   const Tensor rows = (resets ? tensors_.position_rows : tensors_.cached.position_rows).rows(0, ctx.dims.Rl);
   const Tensor of_rows = ctx.work.attention.positions.flat(first_row, ctx.dims.Rl);
   embedding_forward({.out = rows, .tokens = of_rows, .weight = weight}, ctx.compute);
@@ -218,12 +242,14 @@ void Stage::embed_backward(const Chunk& chunk, int microbatch) {
   if (chunk.positions != nullptr) {
     const Tensor dweight = ctx_.hooks.gradient(*chunk.positions), dout = ctx_.local_rows(w.dstream);
     const int64_t first_row = ctx_.tp.rank() * ctx_.dims.Rl;
-    if (w.attention.positions.empty())
-      position_backward({.dweight = dweight, .dout = dout, .first_row = first_row}, ctx_.compute);
-    else
+    if (!w.attention.positions.empty())
       embedding_backward(
           {.dweight = dweight, .dout = dout, .tokens = w.attention.positions.flat(first_row, ctx_.dims.Rl)},
           ctx_.compute);
+    else
+      for_positions(ctx_.dims, first_row, dout, dweight, [&](Tensor rows, Tensor of_rows, int64_t first) {
+        position_backward({.dweight = of_rows, .dout = rows, .first_row = first}, ctx_.compute);
+      });
     ctx_.hooks.gradient_ready(*chunk.positions);
   }
   ctx_.gather(w.dstream);

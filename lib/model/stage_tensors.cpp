@@ -164,7 +164,8 @@ StageDims stage_dims(const Config& config, const Mesh& mesh, const CacheSize& ca
   StageDims d{};
   d.tp = mesh.axis("tp").size;
   d.B = config.data.micro_batch;
-  d.T = m.seq_len;
+  d.chunks = {m.seq_len, mesh.axis("cp")};
+  d.T = static_cast<int>(d.chunks.local_len());
   d.C = m.hidden;
   d.Vl = static_cast<int>(padded_vocab(m) / d.tp);
   d.R = cache.sequences > 0 ? cache.rows : int64_t{d.B} * d.T;
@@ -207,7 +208,9 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   const auto tokens = {int64_t{num_microbatches}, int64_t{d.B}, d.R / d.B};
   if (mesh.axis("pp").first()) stage.inputs = arena.take("tokens", Dtype::kI32, tokens);
   if (mesh.axis("pp").last()) stage.targets = arena.take("tokens", Dtype::kI32, tokens);
-  if (config.data.document_mask) stage.document_starts = arena.take("tokens", Dtype::kI32, tokens);
+  if (config.data.document_mask)
+    stage.document_starts =
+        arena.take("tokens", Dtype::kI32, {int64_t{num_microbatches}, int64_t{d.B}, d.chunks.seq_len});
   if (resets_positions(config) && mesh.axis("pp").first() && config.model.position == Position::kLearned)
     stage.position_rows = arena.take("workspace", d.dtype, {d.Rl, d.C});
   return stage;

@@ -12,14 +12,16 @@
 #include "lib/model/fp8_tensors.h"
 #include "lib/model/parameter.h"
 #include "lib/parallel/mesh.h"
+#include "lib/parallel/sequence_chunks.h"
 
 namespace tri {
 
 // Sizes of one rank's share, the same in all layers; letters as in kernels/core/dims.h. Those of a branch: share_of().
 struct StageDims {
-  int B, T, C, Vl;
+  int B, T, C, Vl;  // T: the positions of a sample that this rank processes, `chunks`
   int64_t R, Rl;
   int tp;
+  SequenceChunks chunks;
   Dtype dtype;  // of weights and activations
 };
 // `cache`: for passes over cached sequences, R is cache.rows.

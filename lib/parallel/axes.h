@@ -26,8 +26,8 @@ struct AxisRow {
 };
 
 // Fastest first: tp groups are runs of neighbouring ranks, inside a node, and stages are the farthest apart.
-inline constexpr std::array kAxes =
-    std::to_array<AxisRow>({{"tp", true}, {"dp", true, AxisTokens::kOwnSamples}, {"pp", true}});
+inline constexpr std::array kAxes = std::to_array<AxisRow>(
+    {{"tp", true}, {"cp", false, AxisTokens::kPartsOfSamples}, {"dp", true, AxisTokens::kOwnSamples}, {"pp", true}});
 
 // Axes that are made of others. The ranks of a stage, numbered along kAxes without pp, are runs of neighbours of
 // parallel.ep ranks each, which divide the experts of a layer (ep); the ranks at the same place of these runs hold the

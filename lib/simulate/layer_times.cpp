@@ -340,14 +340,39 @@ bool gathers_again(const Workload& w) {
   return w.gathers_again || recomputes_rows;
 }
 
-// Adds the gather of keys and values of all context-parallel ranks, alongside the attention that reads them.
+// The time until each cp rank has the keys and values of all, or their gradients.
+double kv_seconds(const Workload& w, const AttentionSpec& attention, const Cluster& c, const TransferTimes& transfers) {
+  const double element = w.gathers_kv ? activation_bytes(w.numbers) : 2;
+  const double bytes =
+      2.0 * w.micro_batch * attention.seq_len * static_cast<double>(attention.kv_width()) / w.tp * element;
+  const int members = std::clamp(c.node.ranks / w.tp, 1, w.cp);
+  return transfers.seconds({Collective::kAllGather, bytes, w.cp, members, TransferAxis::kCp});
+}
+
+// Adds the transfers of other programs, alongside the attention that reads what they bring: `passes` gathers.
 void add_context_parallel(const Workload& w, const AttentionSpec& attention, const Cluster& c,
                           const TransferTimes& transfers, double passes, PassTimes& times) {
-  if (w.cp == 1) return;
-  const double bytes = 2.0 * w.micro_batch * attention.seq_len * static_cast<double>(attention.kv_width()) / w.tp * 2;
-  const int members = std::clamp(c.node.ranks / w.tp, 1, w.cp);
-  const double transfer = passes * transfers.seconds({Collective::kAllGather, bytes, w.cp, members, TransferAxis::kCp});
+  if (w.cp == 1 || w.gathers_kv) return;
+  const double transfer = passes * kv_seconds(w, attention, c, transfers);
   times.tp += std::max(transfer / w.cp, transfer - times.attention);
+}
+
+// Adds those of this program (lib/model/kv_exchange.h), and the kernels that pack and sum the rows.
+void add_kv_exchange(const Workload& w, const LayerSpec& layer, const Cluster& c, const TransferTimes& transfers,
+                     const LayerSteps& steps, Kernels& forward, Kernels& backward) {
+  if (w.cp == 1 || !w.gathers_kv) return;
+  const double transfer = kv_seconds(w, layer.attention, c, transfers) + c.software.skew_us * 1e-6;
+  const double local = 2 * Sizes(w).rows * static_cast<double>(layer.attention.kv_width()) / w.tp;
+  const double bytes = activation_bytes(w.numbers);
+  forward.memory(2 * local * bytes);
+  forward.times().tp += transfer;
+  backward.memory((w.cp + 1) * local * bytes);
+  backward.times().tp += transfer;
+  if (w.recompute == Recompute::kFull) return;  // the repeated forward pass gathers
+  Kernels unused(w, c);
+  const double hides = w.overlap_cp ? steps.run({Branch::kAttention, Step::kRowGradient}, unused) : 0;
+  backward.memory(2 * local * bytes);
+  backward.times().tp += std::max(0.0, transfer - hides);
 }
 
 }  // namespace
@@ -390,6 +415,7 @@ LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const C
   steps.unfused(Pass::kBackward, backward);
   add_context_parallel(w, layer.attention, c, transfers, 1, forward.times());
   add_context_parallel(w, layer.attention, c, transfers, 2, backward.times());
+  add_kv_exchange(w, layer, c, transfers, steps, forward, backward);
   steps.recompute(backward);
   forward.wait_for_host();
   backward.wait_for_host();

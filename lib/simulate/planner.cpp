@@ -51,7 +51,7 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
         check("dp", pinned.dp,
               batch == base.global_batch ? "data.global_batch" : "the sizes of data.batch_ramp, multiples of", batch)})
     if (!problem.empty()) return problem;
-  const int64_t together = int64_t{tp} * pp * dp * base.ranks_of_others(kOtherAxes);
+  const int64_t together = int64_t{tp} * pp * dp * base.cp * base.ranks_of_others(kOtherAxes);
   if (ranks % together != 0 || (pinned.tp && pinned.pp && pinned.dp && ranks != together))
     return fmt::format(
         "the product of parallel.tp, pp and dp, as far as they are set, is {}, which does not match {} ranks; change "
@@ -87,7 +87,7 @@ class Search {
     planned.parallel.dp_transfers = config.parallel.dp_transfers;
     planned.parallel.bucket_elements = config.parallel.bucket_elements;
     base_ = workload_of(planned);
-    kept_ranks_ = base_.ranks_of_others(kOtherAxes);
+    kept_ranks_ = base_.cp * base_.ranks_of_others(kOtherAxes);
   }
 
   // Returns a remedy if no layout of so many ranks obeys the rules: "use 2 or 4 ranks, or ...". Each rank count that
@@ -201,7 +201,7 @@ class Search {
       if (!is_asked) continue;
       w.micro_batch = micro_batch;
       if (w.num_microbatches() > kMostMicrobatches) continue;
-      if (w.numbers != Numbers::kFp8 || fp8_obstacles(w.model, micro_batch, w.tp).empty()) visit();
+      if (w.numbers != Numbers::kFp8 || fp8_obstacles(w.model, micro_batch, w.tp, w.cp).empty()) visit();
     }
   }
 

@@ -110,9 +110,11 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   simulation.workload = workload_of(config);
   Workload& w = simulation.workload;
   if (options.cp > 1) {
+    if (w.cp > 1) return usage_error("--cp {}: the config sets parallel.cp {}; omit one of them", options.cp, w.cp);
     if (w.dp % options.cp != 0)
       return usage_error("--cp {} does not divide parallel.dp {}, whose ranks it uses", options.cp, w.dp);
     w.cp = options.cp;
+    w.gathers_kv = false;
     w.dp /= options.cp;
   }
   run_as(options.program, w);

@@ -120,6 +120,7 @@ double kernel_workspace(const Workload& w, const LayerSpec& layer, const GpuProp
   dims.dtype = w.numbers == Numbers::kFp32 ? Dtype::kF32 : Dtype::kBF16;
   dims.attention = w.cudnn_attention ? AttentionKernel::kCudnn : w.model.attention;
   dims.batch = w.micro_batch;
+  if (w.cp > 1 && w.gathers_kv) dims.key_len = dims.seq_len;
   dims.seq_len /= w.cp;
   dims.order = order_of(w, layer);
   return static_cast<double>(workspace_bytes(DeviceKind::kCuda, dims, gpu));
@@ -131,6 +132,8 @@ double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuPrope
   const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp, width = rows * w.model.hidden;
   const double share = rows / w.tp;
   double workspace = (4 * width + share * layer.workspace_elements(order_of(w, layer))) * bytes;
+  if (w.cp > 1 && w.gathers_kv)  // keys and values of whole samples, and their gradients
+    workspace += 2 * rows * w.cp * 2 * static_cast<double>(layer.attention.kv_width()) / w.tp * bytes;
   if (layer.output_norms() > 0)  // the gradient of a branch's output, and its norm
     workspace += (width + (w.sequence_parallel ? width / w.tp : width)) * bytes;
   Workload whole = workload_of_layer(w, layer);

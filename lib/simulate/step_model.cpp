@@ -432,7 +432,7 @@ StepPrediction predict_with_buckets(Workload& workload, const Cluster& cluster, 
 std::string attention_note(const Workload& workload, const Cluster& cluster) {
   if (cluster.software.name != "Trireme" || workload.numbers == Numbers::kFp32) return "";
   const AttentionShape shape =
-      kernel_shape(workload.layers()[0].attention, workload.tp, Dtype::kBF16, workload.micro_batch);
+      kernel_shape(workload.layers()[0].attention, workload.tp, workload.cp, Dtype::kBF16, workload.micro_batch);
   const std::string warning = scalar_attention_warning(AttentionKernel::kAuto, shape, GpuProperties{});
   return warning.empty() ? "" : warning + "; the predicted times assume tensor cores, so they are far too short";
 }

@@ -14,7 +14,7 @@ namespace {
 bool reduces_gradients(std::string_view axis) {
   for (size_t i = 0; i < kAxes.size(); ++i)
     if (kAxes[i].name == axis) return kBucketAxes.contains(AxisName::at(i));
-  return axis == "cp";  // of other programs
+  return false;
 }
 
 Numbers numbers_of(const PrecisionConfig& precision) {
@@ -32,7 +32,6 @@ int Workload::ranks_of_others(AxisSet axes) const {
 }
 
 RankGrid Workload::grid() const {
-  constexpr bool kHasCp = std::ranges::find(kAxes, std::string_view("cp"), &AxisRow::name) != kAxes.end();
   RankGrid grid;
   const auto add = [&](std::string_view name, int size, bool always_named) {
     if (always_named || size > 1) grid.axes.push_back({std::string(name), size});
@@ -40,8 +39,7 @@ RankGrid Workload::grid() const {
   for (size_t i = 0; i < kAxes.size(); ++i) {
     const AxisName axis = AxisName::at(i);
     int size = axis == "tp" ? tp : axis == "dp" ? dp : axis == "pp" ? pp : ranks_of_others(AxisSet{axis});
-    if (axis.text() == "cp") size *= cp;
-    if (axis == "dp" && !kHasCp) add("cp", cp, false);
+    if (axis == "cp") size *= cp;
     add(axis.text(), size, kAxes[i].always_named);
   }
   return grid;
@@ -76,13 +74,14 @@ Workload workload_of(const Config& config) {
   TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute is still auto");
   const ParallelConfig& p = config.parallel;
   std::vector<AxisSize> others = named_axes(p);
-  std::erase_if(others, [](const AxisSize& named) { return !kOtherAxes.contains(named.axis); });
+  std::erase_if(others, [](const AxisSize& named) { return !kOtherAxes.contains(named.axis) || named.axis == "cp"; });
   return {.model = config.model,
           .numbers = numbers_of(config.precision),
           .fp8_first_layers = config.precision.fp8_first_layers,
           .fp8_last_layers = config.precision.fp8_last_layers,
           .fp8_weights = true,  // the rule of keeps_fp8_weights (lib/model/fp8_tensors.h)
           .tp = p.tp,
+          .cp = p.cp,
           .dp = p.dp,
           .pp = p.pp,
           .chunks = p.chunks,
@@ -98,6 +97,8 @@ Workload workload_of(const Config& config) {
           .stage_buffers = true,
           .tp_copies = p.tp > 1 && p.tp_transfers == Transfers::kCopies,
           .dp_copies = ranks_along(kBucketAxes, p) > 1 && p.dp_transfers == Transfers::kCopies,
+          .gathers_kv = true,
+          .overlap_cp = p.overlap_cp,
           .bucket_elements = p.bucket_elements,
           .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer)),
           .matrix_bytes = static_cast<int>(matrix_state_bytes(config.optimizer)),

@@ -27,7 +27,7 @@ enum class SelectiveRecompute {
   kEverySecondGemm,      // torchtitan of 2024: saves every second GEMM's output and attention's
 };
 
-// The axes of a mesh that the simulator does not model.
+// The axes of a mesh whose sizes a layout does not choose. Of these, the simulator models cp.
 inline constexpr AxisSet kOtherAxes = AxisSet::outside(kLayoutAxes);
 
 // A Plan lists a step's actions, so more microbatches than this are rejected.
@@ -39,10 +39,9 @@ struct Workload {
   int fp8_first_layers = 0, fp8_last_layers = 0;  // if numbers is kFp8: the layers at both ends that multiply bf16
   bool fp8_weights = false;                       // if numbers is kFp8: the layers' weights are stored only in FP8
 
-  // ranks = tp · others · cp · dp · pp, in the order of grid(). cp is other programs' context parallelism, whose ranks
-  // split a sequence; this program has 1.
+  // ranks = tp · others · cp · dp · pp, in the order of grid().
   int tp = 1, cp = 1, dp = 1, pp = 1, chunks = 1;
-  // The axes of kOtherAxes with several ranks. Those in kBucketAxes reduce gradients together with dp.
+  // The axes of kOtherAxes with several ranks, except cp. Those in kBucketAxes reduce gradients together with dp.
   std::vector<AxisSize> others = {};
   Schedule schedule = Schedule::k1F1B;
   int micro_batch = 1, global_batch = 1;
@@ -68,6 +67,10 @@ struct Workload {
   // This program, for memory only: rows in transfer between stages have their own buffers, and so do the copies of tp
   // and dp into the peers' memory.
   bool stage_buffers = false, tp_copies = false, dp_copies = false;
+  // This program with cp: attention reads keys and values of whole samples, which are gathered before it, in memory that
+  // all layers share; their gradients are summed after it (lib/model/kv_exchange.h). Other programs exchange them
+  // alongside attention. overlap_cp: backward's gather is hidden by the GEMM before it.
+  bool gathers_kv = false, overlap_cp = true;
   int64_t bucket_elements = 40'000'000;
   int gradient_bytes = 4;         // per element that dp reduces
   int optimizer_bytes = 8;        // per element of the optimizer's state in addition to the master weights

@@ -53,6 +53,7 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
                                   .dp_size = mesh.joint_axis(kSampleAxes).size},
                         .dp_ranks = std::move(dp_ranks),
                         .seq_len = config.model.seq_len,
+                        .cp = mesh.axis("cp"),
                         .member = static_cast<int>(self - members.begin()),
                         .members = static_cast<int>(members.size()),
                         .split = context.split,
@@ -75,9 +76,11 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
     window_ = open_window(context.job, members, BatchRing::bytes(plan.ring()));
   }
 
-  const auto count = static_cast<size_t>(plan.shape.samples()) * static_cast<size_t>(plan.seq_len);
+  const int64_t samples = plan.shape.samples();
+  const auto count = static_cast<size_t>(samples * plan.chunks().local_len());
   const size_t inputs = mesh.axis("pp").first() ? count : 0, targets = mesh.axis("pp").last() ? count : 0,
-               starts = config.data.document_mask ? count : 0, all = inputs + targets + starts;
+               starts = config.data.document_mask ? static_cast<size_t>(samples * plan.seq_len) : 0,
+               all = inputs + targets + starts;
   h_tokens_ = std::make_unique<HostBuffer<int32_t>>(device, 2 * all);
   std::array<StepTokens, 2> buffers;
   for (size_t i = 0; i < 2; ++i) {

@@ -21,6 +21,8 @@ std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, co
   GemmRecorder recorder;
   NullGroup group(mesh.axis("tp"));
   const auto null_tp = tp.null_transfers(GroupOnStream(group, recorder, device, TimeCategory::kTp), device);
+  NullGroup cp_group(mesh.axis("cp"));
+  GroupOnStream null_cp(cp_group, recorder, device, TimeCategory::kCp);
   const Tensor rows = tensors.work.partial.rows(0, stage_dims(config, mesh).Rl);
   const bool several = microbatches(config) > 1;
   for (const float beta : {0.0f, 1.0f}) {
@@ -33,7 +35,8 @@ std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, co
                  .hooks = hooks,
                  .compute = recorder,
                  .tp = *null_tp,
-                 .splits = splits});
+                 .splits = splits,
+                 .cp = mesh.axis("cp").size > 1 ? &null_cp : nullptr});
     stage.begin(Stage::Mode::kTrain);
     for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
       stage.forward(chunk, 0, rows, rows);

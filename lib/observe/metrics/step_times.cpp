@@ -17,10 +17,15 @@ struct StepPart {
   const char* name;
   double StepTimes::*seconds;
 };
-constexpr StepPart kStepParts[] = {{"compute", &StepTimes::compute}, {"tp", &StepTimes::tp},
-                                   {"pp", &StepTimes::pp},           {"dp", &StepTimes::dp},
-                                   {"bubble", &StepTimes::bubble},   {"optimizer", &StepTimes::optimizer},
-                                   {"data", &StepTimes::data},       {"other", &StepTimes::other}};
+constexpr StepPart kStepParts[] = {{"compute", &StepTimes::compute},
+                                   {"tp", &StepTimes::tp},
+                                   {"cp", &StepTimes::cp},
+                                   {"pp", &StepTimes::pp},
+                                   {"dp", &StepTimes::dp},
+                                   {"bubble", &StepTimes::bubble},
+                                   {"optimizer", &StepTimes::optimizer},
+                                   {"data", &StepTimes::data},
+                                   {"other", &StepTimes::other}};
 static_assert(std::size(kStepParts) == StepTimes::kKinds);
 
 }  // namespace
@@ -55,6 +60,7 @@ StepTimes step_times(const Timeline::Times& times, double transfer, double wall,
   StepTimes s{.compute = times.of(TimeCategory::kCompute) + times.of(TimeCategory::kForward) +
                          times.of(TimeCategory::kBackward),
               .tp = times.of(TimeCategory::kTp),
+              .cp = times.of(TimeCategory::kCp),
               .dp = times.of(TimeCategory::kDp),
               .optimizer = times.of(TimeCategory::kOptimizer),
               .data = data,

@@ -42,7 +42,8 @@ std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, 
         forward = rank[RankQuantity::kForward];
         backward = rank[RankQuantity::kBackward];
       }
-      waits = first ? rank[RankQuantity::kTp] : std::min<double>(waits, rank[RankQuantity::kTp]);
+      const double transfers = rank[RankQuantity::kTp] + rank[RankQuantity::kCp];
+      waits = first ? transfers : std::min(waits, transfers);
       send = std::max<double>(send, rank[RankQuantity::kSend]);
       first = false;
     }
