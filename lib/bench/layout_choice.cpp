@@ -154,7 +154,7 @@ double guessed_slowness(const Config& c) {
       {Recompute::kNone, 1.0}, {Recompute::kNorms, 1.02}, {Recompute::kSelective, 1.04}, {Recompute::kFull, 4.0 / 3}};
   // GEMMs with few rows leave a GPU partly idle; under tp they may be split.
   constexpr double kFewRows = 128;
-  const double rows = static_cast<double>(c.data.micro_batch) * c.model.seq_len / c.parallel.tp;
+  const double rows = static_cast<double>(c.data.micro_batch) * c.model.seq_len / c.parallel.cp / c.parallel.tp;
   return pipeline * again.at(c.parallel.recompute) * (1 + kFewRows / rows);
 }
 

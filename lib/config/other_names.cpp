@@ -156,8 +156,8 @@ constexpr OtherName kNames[] = {
     {"recompute_activations", "parallel.recompute", "true becomes selective"},
     {"gradient_checkpointing", "parallel.recompute", "true becomes full"},
     {"sequence_parallel", "", "always on if parallel.tp is above 1; delete the setting"},
-    {"context_parallel_size", "", "context parallelism is not supported; delete the setting"},
-    {"context_parallel_degree", "", "context parallelism is not supported; delete the setting"},
+    {"context_parallel_size", "parallel.cp"},
+    {"context_parallel_degree", "parallel.cp"},
     {"expert_model_parallel_size", "", "mixture-of-experts models are not supported; delete the setting"},
     {"expert_parallel_degree", "", "mixture-of-experts models are not supported; delete the setting"},
     // number formats

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "lib/config/axis_fields.h"
 #include "lib/config/config.h"
 #include "lib/observe/status/estimates.h"
 
@@ -31,6 +32,7 @@ const std::map<std::string, Preset> kPresets = {
     {"llama_70b.yaml", {128, 70554}},
     {"llama_3_1b.yaml", {8, 1236}},
     {"llama_3_8b.yaml", {16, 8030}},
+    {"llama_3_8b_131k.yaml", {16, 8030}},
     {"llama_3_70b.yaml", {128, 70554}},
     {"qwen2_5_7b.yaml", {16, 7615}},
     {"qwen3_0_6b.yaml", {8, 596}},
@@ -69,7 +71,7 @@ TEST(Presets, the_table_names_exactly_the_files) {
 TEST(Presets, resolve_at_their_natural_number_of_ranks) {
   for (const auto& [name, preset] : kPresets) {
     const Config config = load(name);
-    EXPECT_EQ(config.parallel.tp * config.parallel.pp * config.parallel.dp, preset.ranks) << name;
+    EXPECT_EQ(ranks_along(AxisSet::outside({}), config.parallel), preset.ranks) << name;
     EXPECT_EQ(config.run.name + ".yaml", name);
   }
 }

@@ -65,7 +65,7 @@ enum class Takes { kInputs, kTargets, kBoth };
 struct Member {
   Member(const Dataset& dataset, const LoaderPlan& plan, void* memory, Takes takes,
          std::function<void()> check = nullptr) {
-    const auto count = static_cast<size_t>(plan.shape.samples() * kSeqLen);
+    const auto count = static_cast<size_t>(plan.shape.samples() * plan.chunks().local_len());
     std::array<StepTokens, 2> buffers;
     for (size_t i = 0; i < 2; ++i) {
       tokens[i].assign(3 * count, -1);
@@ -218,6 +218,32 @@ TEST(Loader, every_member_gets_the_documents_of_its_samples) {
       }
     });
   }
+}
+
+// The ranks of two dp ranks and two cp ranks share one ring. Targets are the next tokens of the whole sample: the last
+// target of a chunk is the first token of the next chunk, which another rank may hold.
+TEST(Loader, cp_ranks_take_two_chunks_of_each_sample_of_one_ring) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  std::vector<LoaderPlan> plans = plans_of_node(2, 2, 3, 7, 2);
+  for (LoaderPlan& plan : plans) plan.cp = {plan.member / 2, 2};
+  on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
+    Member member(data, plan, memory, Takes::kBoth);
+    for (int64_t step = 3; step < 7; ++step) {
+      const StepTokens tokens = member.loader->next();
+      const Batch whole = make_batch(data, Split::kTrain, step, plan.shape);
+      std::vector<int32_t> inputs, targets;
+      for (int64_t i = 0; i < std::ssize(whole.inputs); ++i) {
+        const int64_t chunk = i % kSeqLen / (kSeqLen / 4);
+        if ((chunk == 0 || chunk == 3) != (plan.cp.rank == 0)) continue;
+        inputs.push_back(whole.inputs[static_cast<size_t>(i)]);
+        targets.push_back(whole.targets[static_cast<size_t>(i)]);
+      }
+      EXPECT_EQ(copy_of(tokens.inputs), inputs) << "step " << step << ", cp rank " << plan.cp.rank;
+      EXPECT_EQ(copy_of(tokens.targets), targets) << "step " << step << ", cp rank " << plan.cp.rank;
+    }
+  });
 }
 
 TEST(Loader, steps_of_different_sizes_follow_each_other) {

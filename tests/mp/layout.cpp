@@ -10,6 +10,7 @@
 #include "kernels/no_target.h"
 #include "lib/engine/job_plan.h"
 #include "lib/model/parameter_names.h"
+#include "lib/parallel/sequence_chunks.h"
 
 namespace tri {
 
@@ -25,13 +26,16 @@ void fields(Archive& archive, History& history) {
 
 namespace {
 
-// Microbatch m of dp rank d contains samples (m · dp + d) · b + j of the step.
-std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int shift, int first_sample = 0) {
+// Microbatch m of dp rank d contains samples (m · dp + d) · b + j of the step, of which each cp rank holds two chunks.
+std::vector<int32_t> tokens_of(const Config& c, int64_t step, const Mesh& mesh, int shift, int first_sample = 0) {
+  const int dp_rank = mesh.axis("dp").rank, cp = c.parallel.cp, cp_rank = mesh.axis("cp").rank;
   const int b = c.data.micro_batch, num_microbatches = microbatches(c);
   std::vector<int32_t> tokens;
   for (int m = 0; m < num_microbatches; ++m)
     for (int j = 0; j < b; ++j)
       for (int t = 0; t < c.model.seq_len; ++t) {
+        const int chunk = t * 2 * cp / c.model.seq_len;
+        if (chunk != cp_rank && chunk != 2 * cp - 1 - cp_rank) continue;
         const int64_t of_step = (int64_t{m} * c.parallel.dp + dp_rank) * b + j + first_sample;
         const int64_t sample = step * c.data.global_batch + of_step % c.data.global_batch;
         const auto at = static_cast<uint64_t>(sample * 1000 + t + shift);
@@ -40,7 +44,7 @@ std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int s
   return tokens;
 }
 
-// Returns where the documents of a dp rank's samples start, in the order of tokens_of: about four tokens each.
+// Returns where the documents of a dp rank's samples start, each of about four tokens.
 std::vector<int32_t> document_starts_of(const Config& c, int64_t step, int dp_rank, int first_sample) {
   const int b = c.data.micro_batch, length = c.model.seq_len;
   std::vector<int32_t> starts;
@@ -69,13 +73,17 @@ int64_t targets_of(const Config& c, int64_t step) {
   return targets;
 }
 
-// Masks the targets of a dp rank, which are in the order of tokens_of.
-void mask(const Config& c, int64_t step, int dp_rank, int first_sample, std::vector<int32_t>& targets) {
-  const int b = c.data.micro_batch, length = c.model.seq_len;
-  for (size_t i = 0; i < targets.size(); ++i) {
-    const int n = static_cast<int>(i) / length, t = static_cast<int>(i) % length;
-    const int64_t of_step = (int64_t{n / b} * c.parallel.dp + dp_rank) * b + n % b + first_sample;
-    if (is_masked(step * c.data.global_batch + of_step % c.data.global_batch, t)) targets[i] = kNoTarget;
+// Masks a rank's targets, which are in the order of tokens_of.
+void mask(const Config& c, int64_t step, const Mesh& mesh, int first_sample, std::vector<int32_t>& targets) {
+  const SequenceChunks chunks{c.model.seq_len, mesh.axis("cp")};
+  const int b = c.data.micro_batch;
+  for (int64_t n = 0; n * chunks.local_len() < std::ssize(targets); ++n) {
+    const int64_t of_step = (n / b * c.parallel.dp + mesh.axis("dp").rank) * b + n % b + first_sample;
+    const int64_t sample = step * c.data.global_batch + of_step % c.data.global_batch;
+    for (const SequencePiece& piece : chunks.pieces())
+      for (int64_t i = 0; i < piece.count; ++i)
+        if (is_masked(sample, static_cast<int>(piece.global + i)))
+          targets[static_cast<size_t>(n * chunks.local_len() + piece.local + i)] = kNoTarget;
   }
 }
 
@@ -302,6 +310,7 @@ Config config_of(const Layout& layout) {
   c.data.micro_batch = layout.micro_batch;
   c.data.document_mask = layout.documents;
   c.parallel.tp = layout.tp;
+  c.parallel.cp = layout.cp;
   c.parallel.pp = layout.pp;
   c.parallel.dp = layout.dp;
   c.parallel.chunks = layout.chunks;
@@ -311,7 +320,7 @@ Config config_of(const Layout& layout) {
   c.parallel.bucket_elements = layout.bucket_elements;
   c.parallel.tp_transfers = c.parallel.dp_transfers = layout.transfers;
   c.parallel.pp_transfers = layout.pp_transfers;
-  c.parallel.overlap_tp = c.parallel.overlap_pp = c.parallel.overlap_dp = layout.overlap;
+  c.parallel.overlap_tp = c.parallel.overlap_cp = c.parallel.overlap_pp = c.parallel.overlap_dp = layout.overlap;
   c.precision.compute = layout.precision;
   if (layout.wide) {
     c.model.layers = 4;
@@ -352,7 +361,8 @@ History train(const Layout& layout, bool alone) {
   uint64_t quantized = 0;
   if (alone || job.world_rank() < layout.ranks()) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(),
-                                {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}, {"ep", layout.ep}});
+                                {{"tp", layout.tp}, {"cp", layout.cp}, {"dp", layout.dp}, {"pp", layout.pp},
+                                 {"ep", layout.ep}});
     auto device =
         layout.device == DeviceKind::kCpu ? value_or_throw(open_device(DeviceKind::kCpu, 0)) : open_test_device();
     Arena arena(*device, rank_bytes(config, mesh, *device));
@@ -373,8 +383,7 @@ History train(const Layout& layout, bool alone) {
     for (int64_t step = 0; step < layout.steps; ++step) {
       if (layout.bad_steps != BadSteps::kNone && (step == 0 || step == 3)) {
         if (layout.bad_steps == BadSteps::kNotFinite)
-          bad_step(trainer, step, tokens_of(config, step, mesh.axis("dp").rank, 0),
-                   tokens_of(config, step, mesh.axis("dp").rank, 1));
+          bad_step(trainer, step, tokens_of(config, step, mesh, 0), tokens_of(config, step, mesh, 1));
         continue;
       }
       const auto by_group = [&] {
@@ -383,16 +392,16 @@ History train(const Layout& layout, bool alone) {
       };
       const CommCounts before = trainer.runtime().tp().counts();
       const int64_t by_group_before = by_group(), dp_before = trainer.runtime().dp().counts().bytes;
-      const int dp_rank = mesh.axis("dp").rank, first_sample = layout.first_sample;
-      const std::vector<int32_t> inputs = tokens_of(config, step, dp_rank, 0, first_sample);
-      std::vector<int32_t> targets = tokens_of(config, step, dp_rank, 1, first_sample);
+      const int first_sample = layout.first_sample;
+      const std::vector<int32_t> inputs = tokens_of(config, step, mesh, 0, first_sample);
+      std::vector<int32_t> targets = tokens_of(config, step, mesh, 1, first_sample);
       StepPlace place{.step = step, .first_sample = step * config.data.global_batch};
       if (layout.masked) {
-        mask(config, step, dp_rank, first_sample, targets);
+        mask(config, step, mesh, first_sample, targets);
         place.targets = targets_of(config, step);
       }
       std::vector<int32_t> starts;
-      if (layout.documents) starts = document_starts_of(config, step, dp_rank, first_sample);
+      if (layout.documents) starts = document_starts_of(config, step, mesh.axis("dp").rank, first_sample);
       place.document_starts = starts;
       history.steps.push_back(trainer.step(place, inputs, targets));
       history.tp_counts = trainer.runtime().tp().counts();
@@ -408,7 +417,7 @@ History train(const Layout& layout, bool alone) {
         const std::vector<float> values = read_parameter(trainer, parameter);
         if (alone) {
           place(parameter.spec, mesh.axis("tp"), values, history.parameters[parameter.spec.name]);
-        } else if (parameter.spec.experts ? mesh.axis("edp").first() : mesh.axis("dp").first()) {
+        } else if (parameter.spec.experts ? mesh.axis("edp").first() : mesh.joint_axis(kTokenAxes).first()) {
           const Axis shard = parameter.spec.shard(mesh);
           mine.push_back({parameter.spec.name, shard.rank, shard.size, values});
         }
@@ -417,10 +426,10 @@ History train(const Layout& layout, bool alone) {
   if (alone) return history;
   const std::vector<uint64_t> all_hashes = job.all_gather(quantized);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
-    const Mesh mesh = make_mesh(rank, {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
-    const int first = mesh.axis("dp").first() ? rank : rank - mesh.axis("dp").rank * layout.tp;
+    const Mesh mesh = make_mesh(rank, {{"tp", layout.tp}, {"cp", layout.cp}, {"dp", layout.dp}, {"pp", layout.pp}});
+    const int first = mesh.group(kTokenAxes).front();
     EXPECT_EQ(all_hashes[static_cast<size_t>(rank)], all_hashes[static_cast<size_t>(first)])
-        << "quantized values of dp rank " << mesh.axis("dp").rank;
+        << "quantized values of " << mesh.place();
   }
 
   std::map<std::string, ParamSpec> specs;
@@ -480,7 +489,7 @@ namespace {
 
 Layout one_rank(const Layout& layout) {
   Layout one = layout;
-  one.dp = one.tp = one.pp = one.chunks = one.ep = 1;
+  one.dp = one.tp = one.cp = one.pp = one.chunks = one.ep = 1;
   one.zero = 0;
   one.schedule = Schedule::k1F1B;
   one.recompute = Recompute::kNone;

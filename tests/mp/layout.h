@@ -24,7 +24,7 @@ enum class BadSteps {
 };
 
 struct Layout {
-  int dp = 1, tp = 1, pp = 1, chunks = 1;
+  int dp = 1, tp = 1, cp = 1, pp = 1, chunks = 1;
   int zero = 1;
   Schedule schedule = Schedule::k1F1B;
   Block block = Block::kSequential;
@@ -64,12 +64,12 @@ struct Layout {
   GemmFault fault = GemmFault::kNone;  // ... in the gradients of layer 1's matrices
   int first_sample = 0;                // the step's sample used first: the others follow
 
-  int ranks() const { return dp * tp * pp; }
+  int ranks() const { return dp * tp * cp * pp; }
   std::string name() const {
     return fmt::format("dp{} tp{} pp{} v{} zero{} {} {} {} {}{}{} recompute {}{}", dp, tp, pp, chunks, zero,
                        enum_name(schedule), enum_name(block), enum_name(precision), enum_name(optimizer),
                        tied ? " tied" : "", llama ? " llama" : "", enum_name(recompute), overlap ? "" : " no overlap") +
-           (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
+           (cp == 1 ? "" : fmt::format(" cp{}", cp)) + (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
            (split == OverlapSplit{} ? ""
                                     : fmt::format(" {} splits{}", split.num_splits, split.direct ? ", direct" : "")) +
            (moments == Dtype::kF32 ? "" : " bf16 moments") + (qkv_bias ? " qkv_bias" : "") + (olmo2 ? " olmo2" : "") +

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "io/base/error.h"
 #include "lib/config/axis_fields.h"
+#include "lib/parallel/sequence_chunks.h"
 #include "lib/parallel/stage_ring.h"
 
 namespace tri {
@@ -93,6 +95,48 @@ TEST(Mesh, one_rank_of_those_with_the_same_tokens_is_the_first) {
     EXPECT_EQ(std::ssize(firsts), int64_t{s.pp} * small_mesh(s, 0).joint_axis(kTokenAxes).size);
     for (const auto& [place, count] : firsts) EXPECT_EQ(count, 1) << place.first << " " << place.second;
   }
+}
+
+TEST(Mesh, cp_lies_between_tp_and_dp_and_divides_tokens_but_no_samples) {
+  const std::vector<AxisSize> sizes{{"tp", 2}, {"cp", 2}, {"dp", 2}, {"pp", 2}};
+  const Mesh mesh = make_mesh(11, sizes);
+  EXPECT_EQ(mesh.place(), "pp1 dp0 cp1 tp1");
+  EXPECT_EQ(mesh.grid.sizes(), "tp 2 x cp 2 x dp 2 x pp 2");
+  EXPECT_EQ(mesh.group({"cp"}), (std::vector<int>{9, 11}));
+  EXPECT_EQ(mesh.group(kTokenAxes), (std::vector<int>{9, 11, 13, 15}));
+  EXPECT_EQ(kTokenAxes, (AxisSet{"cp", "dp"}));
+  EXPECT_EQ(kSampleAxes, AxisSet{"dp"});
+  int firsts = 0;
+  for (int rank = 0; rank < mesh.world_size(); ++rank) firsts += make_mesh(rank, sizes).first_of_replicas() ? 1 : 0;
+  EXPECT_EQ(firsts, 2 * 4) << "of each stage one rank for each part of the tokens";
+}
+
+// With causal attention the work of a rank is the sum of its positions.
+TEST(SequenceChunks, each_position_is_on_one_rank_and_all_ranks_have_the_same_work) {
+  for (const auto& [seq_len, size] : {std::pair<int64_t, int>{7, 1}, {16, 2}, {24, 3}, {64, 8}}) {
+    std::vector<int> owner(static_cast<size_t>(seq_len), -1);
+    std::set<int64_t> work;
+    for (int rank = 0; rank < size; ++rank) {
+      const SequenceChunks chunks{seq_len, {rank, size}};
+      int64_t local = 0, sum = 0;
+      for (const SequencePiece& piece : chunks.pieces()) {
+        EXPECT_EQ(piece.local, local);
+        for (int64_t i = 0; i < piece.count; ++i, ++local) {
+          const int64_t position = piece.global + i;
+          EXPECT_EQ(std::exchange(owner[static_cast<size_t>(position)], rank), -1) << position;
+          EXPECT_EQ(chunks.place_of(position).rank, rank);
+          EXPECT_EQ(chunks.of_rank(0).place_of(position).local, local);
+          sum += position;
+        }
+      }
+      EXPECT_EQ(local, chunks.local_len());
+      work.insert(sum);
+    }
+    EXPECT_EQ(std::ranges::count(owner, -1), 0);
+    EXPECT_EQ(work.size(), 1u) << "cp " << size;
+  }
+  EXPECT_EQ((SequenceChunks{16, {0, 2}}.pieces()), (std::vector<SequencePiece>{{0, 0, 4}, {4, 12, 4}}));
+  EXPECT_EQ((SequenceChunks{16, {1, 2}}.pieces()), (std::vector<SequencePiece>{{0, 4, 4}, {4, 8, 4}}));
 }
 
 TEST(Mesh, a_rank_or_a_size_that_is_not_there_is_refused) {

@@ -57,7 +57,7 @@ DpTraffic dp_traffic(const Config& config) {
   traffic.network_bound = traffic.crosses_nodes && across < inside;
   traffic.bytes_per_second = traffic.network_bound ? across : inside;
   const double tokens = static_cast<double>(config.data.micro_batch) * config.model.seq_len;
-  traffic.compute_seconds = model_flops_per_token(config) * tokens / (p.tp * p.pp) / (cluster.rank_tflops * 1e12);
+  traffic.compute_seconds = model_flops_per_token(config) * tokens / (p.tp * p.cp * p.pp) / (cluster.rank_tflops * 1e12);
   return traffic;
 }
 
