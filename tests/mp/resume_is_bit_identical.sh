@@ -64,16 +64,31 @@ ramp=data.batch_ramp=0:4,512:8 # the first four steps have 4 samples
 train 0 whole 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp"
 train 0 start 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp" run.steps=3
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 dp=1 zero=1" \
-  "4 tp=4 pp=1 dp=1 zero=1" "2 tp=1 pp=1 dp=2 zero=0"; do
-  read -r ranks tp pp dp zero <<<"$layout"
+  "4 tp=4 pp=1 dp=1 zero=1" "2 tp=1 pp=1 dp=2 zero=0" "4 tp=1 pp=1 dp=2 zero=2 cp=2" "8 tp=2 pp=1 dp=1 zero=1 cp=4"; do
+  read -r ranks tp pp dp zero cp <<<"$layout"
   rm -rf other && cp -r start other
-  train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$zero" optimizer.ema=0.9 "$ramp"
+  train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$zero" "parallel.${cp:-cp=1}" \
+    optimizer.ema=0.9 "$ramp"
   paste -d' ' <(curve whole) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
     END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
   run 0 "$trireme" checkpoint inspect other
   has "ema/layers/3/"
   awk -v d="$(averages_differ_by whole other)" 'BEGIN {exit !(d + 0 <= 1e-4)}' ||
     fail "$layout: the averages differ by $(averages_differ_by whole other)"
+done
+
+echo "parts of sequences: a resume has equal bits, and whole sequences continue it"
+parts=(parallel.tp=1 parallel.cp=2 parallel.pp=2 parallel.dp=2 parallel.zero=2 optimizer.ema=0.9 "$ramp")
+rm -rf whole_cp start_cp single
+train 0 whole_cp 8 "${parts[@]}"
+train 0 start_cp 8 "${parts[@]}" run.steps=3
+cp -r start_cp single
+train 0 start_cp 8 "${parts[@]}"
+run 0 "$trireme" checkpoint diff whole_cp start_cp
+train 0 single 1 optimizer.ema=0.9 "$ramp"
+for continued in whole_cp single; do
+  paste -d' ' <(curve whole) <(curve "$continued") | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
+    END {exit bad || NR != 12}' || fail "$continued: the curve differs" "$(paste -d' ' <(curve whole) <(curve "$continued"))"
 done
 
 echo "with loss masks the loss is the mean over the targets of all ranks on any layout, also after a resume"

@@ -33,7 +33,7 @@ before=$(state)
 named=$(sed -n 's/.*"validation":{"more":\([^,}]*\).*/\1/p' runs/tiny/metrics.jsonl)
 
 echo "eval gives the validation loss of the training on any layout"
-for layout in "4 parallel.pp=4" "2 parallel.tp=1 parallel.pp=2"; do # the next check has others
+for layout in "4 parallel.pp=4" "2 parallel.tp=1 parallel.pp=2" "4 parallel.cp=2 parallel.tp=2"; do # the next check has others
   read -ra words <<<"$layout"
   settings=()
   for setting in "${words[@]:1}"; do settings+=(--set "$setting"); done
@@ -107,7 +107,7 @@ for sampling in "--temperature 0" "--seed 5 --top-p 0.9"; do
     run 0 "${generate[@]}" --json --prompt "${prompt#* }"
     [[ $output == "$(sed -n "${prompt%% *}p" <<<"$together")" ]] || fail "alone: another text" "$output"
   done
-  for layout in "4" "2" "2 parallel.pp=2" "4 parallel.pp=4"; do
+  for layout in "4" "2" "2 parallel.pp=2" "4 parallel.pp=4" "2 parallel.cp=2"; do # without parts of sequences
     read -ra words <<<"$layout"
     settings=()
     for setting in "${words[@]:1}"; do settings+=(--set "$setting"); done

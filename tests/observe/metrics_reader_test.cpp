@@ -50,6 +50,7 @@ TEST(RunMetrics, reads_what_metrics_file_writes) {
     m.step_ms = 125, m.tokens_per_s = 8192, m.tflops_per_rank = 3.5, m.mfu = 0.25;
     m.times = {.compute = 0.1,
                .tp = 0.002,
+               .cp = 0.009,
                .pp = 0.003,
                .dp = 0.004,
                .bubble = 0.005,
@@ -77,7 +78,7 @@ TEST(RunMetrics, reads_what_metrics_file_writes) {
   EXPECT_EQ(step.tflops_per_rank, 3.5);
   EXPECT_EQ(step.mfu, 0.25);
   EXPECT_GT(step.time, 1.7e9);
-  const std::array<double, StepTimes::kKinds> expected = {100, 2, 3, 4, 5, 6, 7, 8};
+  const std::array<double, StepTimes::kKinds> expected = {100, 2, 9, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(step.times_ms, expected);
   EXPECT_EQ(step.gpu_mhz, 1470);
   EXPECT_EQ(step.gpu_watts, 690.1);

@@ -31,6 +31,7 @@ const kQuantityWords = {
   rate: 'rate of its GEMMs: model FLOPs over compute',
   launch_skew: 'launch skew of the gradients\' reduction',
   tp: 'exposed tp transfers',
+  cp: 'exposed cp transfers',
   dp: 'exposed dp transfers',
   bubble: 'bubble: waits for other stages',
   data: 'waits for data',

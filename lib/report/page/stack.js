@@ -14,6 +14,7 @@ const kHatchPaths = {
 const kStepParts = {
   compute: ['blue', 'plain'],
   tp: ['orange', 'rising'],
+  cp: ['violet', 'crossed'],
   pp: ['sky', 'falling'],
   dp: ['red', 'level'],
   bubble: ['yellow', 'dots'],
