@@ -319,8 +319,21 @@ class Cases {
         cases_.push_back({name + " backward" + suffix, shape, 0, 10 * pairs * HS,
                           [=](Stream& s) { attention_backward(backward, s); }});
       }
+    kv_cases(shape, qkv);
     if (HS % 2 == 0) rope_cases(shape, dqkv, qkv);
     if (HS % 2 == 0) qk_norm_cases(shape, dqkv, take({R_, a.qkv_width}), qkv);
+  }
+
+  // Adds the kernels of context parallelism over two ranks.
+  void kv_cases(const std::string& shape, Tensor qkv) {
+    const int64_t width = int64_t{2} * heads_.NKVl * heads_.HS;
+    const Tensor kv = take({R_, width}), parts = take({2, R_, width});
+    const PackKv pack{.kv = kv, .qkv = qkv, .order = heads_.order, .num_kv_heads = heads_.NKVl, .group = heads_.G};
+    const UnpackKv unpack{
+        .qkv = qkv, .parts = parts, .order = heads_.order, .num_kv_heads = heads_.NKVl, .group = heads_.G};
+    const auto elements = static_cast<double>(kv.numel());
+    memory_case("pack_kv", shape, 2 * elements, [=](Stream& s) { pack_kv(pack, s); });
+    memory_case("unpack_kv of 2 parts", shape, 3 * elements, [=](Stream& s) { unpack_kv(unpack, s); });
   }
 
   // Adds cases in place and, if RoPE changes the order of heads, from one tensor to another.

@@ -8,7 +8,7 @@
 namespace tri {
 namespace {
 
-constexpr double kCellWidth = 38, kCellHeight = 26, kBetweenStages = 74;
+constexpr double kCellWidth = 38, kCellHeight = 26, kBetweenStages = 74, kLegendLine = 19;
 constexpr double kMeshLeft = 78, kMeshTop = 98;             // of the first stage's cells
 constexpr double kLegendWidth = 910, kHeadCharacter = 9.2;  // of the longest line; of the title, at most
 
@@ -49,7 +49,7 @@ class MeshPicture {
         picture_(std::max(kMeshLeft + static_cast<double>(pp_.size()) * (stage_width_ + kBetweenStages) -
                               kBetweenStages + std::max(24.0, node_name_width() + 1),
                           16 + std::max(kHeadCharacter * static_cast<double>(title().size()), kLegendWidth)),
-                 kMeshTop + stage_height_ + 112, title()) {}
+                 kMeshTop + stage_height_ + 112 + (mesh_.axis("cp").size > 1 ? kLegendLine : 0), title()) {}
 
   std::string draw() {
     picture_.text(16, 26, title(), "ink head");
@@ -156,7 +156,7 @@ class MeshPicture {
     const auto say = [&](std::string_view axis, const std::string& text) {
       picture_.rect(16, line - 9, 10, 10, axis);
       picture_.text(32, line, text, "ink");
-      line += 19;
+      line += kLegendLine;
     };
     say("tp", "tp: the ranks of a row split each layer; activations are gathered and summed in every layer");
     const char* shares[] = {"nothing is sharded", "optimizer states are sharded",
@@ -165,6 +165,8 @@ class MeshPicture {
         fmt::format(
             "dp: the ranks of a column process different samples; gradients are summed once per step (zero {}: {})",
             c_.parallel.zero, shares[c_.parallel.zero]));
+    if (mesh_.axis("cp").size > 1)
+      say("dp", "cp: the ranks of a column split each sequence; attention gathers keys and values in every layer");
     say("pp", "pp: activations are sent to the next stage, their gradients return; dashes enclose the ranks of a node");
   }
 

@@ -189,7 +189,7 @@ class Search {
   }
 
   // The time model assumes that nodes hold whole tp groups and that tp divides each sample's rows evenly.
-  bool simulates(int tp) const { return cluster_.node.ranks % tp == 0 && base_.model.seq_len % tp == 0; }
+  bool simulates(int tp) const { return cluster_.node.ranks % tp == 0 && base_.model.seq_len / base_.cp % tp == 0; }
 
   // Calls visit() for each microbatch size that the rules allow, with that size set in `w`.
   template <class Visit>

@@ -41,8 +41,11 @@ std::string axis_text(const AxisNetwork& axis, const Cluster& c) {
 std::string algorithms_text(const Workload& w, const Cluster& c, const AxisNetwork& axis) {
   if (axis.axis == TransferAxis::kPp) return "";
   const bool dp = axis.axis == TransferAxis::kDp;
-  const double bytes = dp ? static_cast<double>(w.bucket_elements) * w.gradient_bytes
-                          : 2.0 * w.micro_batch * w.model.seq_len * w.model.hidden;
+  const double tokens = static_cast<double>(w.micro_batch) * w.model.seq_len;
+  const double kv_width = 2.0 * static_cast<double>(w.layers()[0].attention.kv_width()) / w.tp;
+  const double bytes = dp                               ? static_cast<double>(w.bucket_elements) * w.gradient_bytes
+                       : axis.axis == TransferAxis::kCp ? 2 * tokens * kv_width
+                                                        : 2 * tokens / w.cp * w.model.hidden;
   const Collective kind = dp && w.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter;
   const Transfer transfer{kind, bytes, axis.ranks, axis.on_node, axis.axis};
   std::string text =
