@@ -300,6 +300,27 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
 }
 
 // One GPU per rank. A pass that no kernel supports is refused here, before memory is allocated; a slow one is reported.
+TEST(PlanJob, chunks_of_sequences_are_whole_tiles_on_gpus) {
+  Config config = config_of({});
+  config.parallel.cp = 2;
+  config.run.device = DeviceChoice::kAuto;
+  const JobFacts cpus = on_cpus(2, 2), gpus = each_sees_its_own(2, 2);
+  const auto on_cpu = plan_job(value_or_throw(resolve_config(config, 2)), cpus);
+  ASSERT_TRUE(on_cpu) << on_cpu.error().message;
+  EXPECT_NE(to_string(on_cpu.value()).find("cp: exchanges of keys and values, alongside compute"), std::string::npos);
+  for (const auto& [seq_len, longer] : {std::pair{16, 512}, {640, 1024}}) {
+    config.model.seq_len = seq_len;
+    const auto refused = plan_job(value_or_throw(resolve_config(config, 2)), gpus);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().message,
+              fmt::format("parallel.cp: 2: on GPUs the 4 chunks of a sequence must be multiples of 128 tokens, but "
+                          "model.seq_len is {}; set model.seq_len to {}",
+                          seq_len, longer));
+  }
+  config.model.seq_len = 1024;
+  EXPECT_TRUE(plan_job(value_or_throw(resolve_config(config, 2)), gpus));
+}
+
 TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
   const auto planned = [](int hidden, int seq_len, const std::vector<GpuProperties>& gpus,
                           EngineKind kind = EngineKind::kTraining, AttentionKernel kernel = AttentionKernel::kAuto,

@@ -74,6 +74,10 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"gpt2_1558m", 8, {"parallel.zero=2", "data.micro_batch=4"}},
       {"gpt2_1558m", 8, {"parallel.pp=2", "parallel.zero=2"}},
       {"gpt2_124m", 8, {"data.micro_batch=64"}},
+      // Parts of sequences: the keys and values of whole ones are gathered.
+      {"llama_3_8b_131k", 16, {}},
+      {"llama_3_8b_131k", 8, {"parallel.tp=1", "parallel.recompute=selective", "parallel.zero=2"}},
+      {"llama_8b", 16, {"parallel.cp=4", "data.micro_batch=4", "parallel.recompute=none"}},
       // Muon's matrices have separate buckets, one moment and a workspace.
       {"llama_8b", 16, {"optimizer.name=muon"}},
       {"llama_8b", 8, {"optimizer.name=muon", "parallel.tp=1", "parallel.zero=2", "parallel.recompute=full"}},
