@@ -11,7 +11,7 @@
 namespace tri {
 
 // Whether the keys of a sample are on several ranks.
-inline bool divides_samples(const LayerContext& ctx) { return ctx.dims.chunks.cp.size > 1; }
+inline bool divides_samples(const LayerContext& ctx) { return ctx.cp != nullptr; }
 
 // Starts to fill work.attention.kv from `qkv` (R, qkv_width) of all cp ranks. Work enqueued on compute before
 // finish_kv_gather() overlaps the transfer; it must not change the keys and values of `qkv`.

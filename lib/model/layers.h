@@ -50,7 +50,7 @@ struct LayerContext {
   const OverlapSplits& splits;
   ParameterHooks& hooks;
   Fp8Layers* const fp8 = nullptr;     // null: no layer's GEMMs are FP8
-  GroupOnStream* const cp = nullptr;  // if cp has several ranks
+  GroupOnStream* const cp = nullptr;  // if cp has several ranks; may be null where only GEMMs run
   // (B, T) i32 of the microbatch, of whole samples: the position in its sample at which each token's document starts;
   // absent: 0
   Tensor document_starts = {};
