@@ -49,6 +49,8 @@ Stage::Stage(StageContext context)
       loss_scale_(context.loss_scale) {
   const Config& config = context.config;
   const Mesh& mesh = context.mesh;
+  TRI_REQUIRE((context.cp != nullptr) == (mesh.axis("cp").size > 1), "a stage of {} cp ranks {} a group of them",
+              mesh.axis("cp").size, context.cp == nullptr ? "without" : "with");
   const auto& parameters = context.parameters;
   for (int c = 0; c < config.parallel.chunks; ++c) {
     Chunk chunk;
