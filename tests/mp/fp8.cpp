@@ -31,6 +31,8 @@ std::vector<Layout> matrix() {
       {.dp = 2, .tp = 2, .llama = true, .gemma = true, .recompute = norms},
       {.tp = 4, .micro_batch = 4},
       {.tp = 2, .block = P, .recompute = selective},
+      {.cp = 2, .llama = true, .micro_batch = 2},
+      {.dp = 2, .tp = 2, .cp = 2, .zero = 1, .precision = B, .llama = true, .recompute = full, .micro_batch = 2},
       {.pp = 4, .recompute = full},
       {.pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .compute_layers = 1},
       {.tp = 2, .pp = 2, .recompute = full, .compute_layers = 1},
