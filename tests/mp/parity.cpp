@@ -204,7 +204,8 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
   const Layout rounded{.dp = 2, .zero = 1, .precision = Dtype::kBF16, .moments = Dtype::kBF16};
   Layout whole = plain;
   whole.optimizer = OptimizerKind::kMuon;
-  for (const Layout& layout : that_fit({plain, rich, rounded, whole}))
+  const Layout parts{.tp = 2, .cp = 4, .zero = 1, .precision = Dtype::kBF16, .llama = true};
+  for (const Layout& layout : that_fit({plain, rich, rounded, whole, parts}))
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
@@ -240,13 +241,14 @@ TEST(Parity, overlap_on_equals_off) {
   rich.block = Block::kParallel;
   rich.llama = true;
   Layout tp{.dp = 2, .tp = 4, .zero = 2};
-  for (Layout layout : that_fit({plain, rich, tp})) {
+  const Layout parts{.cp = 2, .pp = 2, .zero = 2, .llama = true, .micro_batch = 2};
+  for (Layout layout : that_fit({plain, rich, tp, parts})) {
     layout.overlap = true;
     const History on = train(layout, false);
     layout.overlap = false;
     layout.pp_transfers = PpTransfers::kMessages;
     const History off = train(layout, false);
-    if (layout.tp == 1 && layout.dp <= 2) expect_bit_identical(on, off, layout.name());
+    if (layout.tp == 1 && layout.dp * layout.cp <= 2) expect_bit_identical(on, off, layout.name());
     for (size_t step = 0; step < on.steps.size(); ++step) {
       EXPECT_LE(relative(on.steps[step].loss, off.steps[step].loss), 1e-6) << layout.name() << ", step " << step;
       EXPECT_LE(relative(on.steps[step].grad_norm, off.steps[step].grad_norm), 1e-5) << layout.name();
@@ -358,7 +360,8 @@ TEST(Parity, delays_change_no_bit) {
   Layout parallel{.dp = 2, .tp = 4, .zero = 2, .block = Block::kParallel, .recompute = Recompute::kFull};
   const Layout direct{.tp = 4, .split = {.direct = true}}, split{.tp = 4, .split = {.num_splits = 2}, .micro_batch = 4};
   const Layout whole{.dp = 2, .tp = 2, .zero = 1, .optimizer = OptimizerKind::kMuon, .llama = true};
-  for (const Layout& layout : that_fit({plain, rich, parallel, direct, split, whole}))
+  const Layout parts{.dp = 2, .tp = 2, .cp = 2, .zero = 1, .llama = true, .recompute = Recompute::kSelective};
+  for (const Layout& layout : that_fit({plain, rich, parallel, direct, split, whole, parts}))
     expect_late_steps_change_no_bit(layout, kSteps, 0.2, 500);
 }
 
