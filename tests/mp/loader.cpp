@@ -172,6 +172,46 @@ TEST(NodeLoader, validation_batches_come_round_and_each_node_reads_them_once) {
     }
 }
 
+TEST(NodeLoader, every_stage_gets_the_documents_of_its_samples) {
+  Job& job = *test_job();
+  auto device = open_test_device();
+  const CommonFolder folder;
+  if (job.world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
+  job.barrier();
+  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0.1, 1, 5000, {.documents = true}));
+  for (const Layout& layout : kLayouts)
+    for (const int node_size : {8, 2}) {
+      const Mesh mesh = make_mesh(job.world_rank(), {{"tp", layout.tp}, {"dp", layout.dp}, {"pp", layout.pp}});
+      const std::vector<int> node = node_of(job.world_rank(), node_size);
+      Config config = config_of(layout, true);
+      config.data.document_mask = true;
+      EXPECT_EQ(ring_members(config, mesh, node), node);
+      NodeLoader loader({.config = config,
+                         .mesh = mesh,
+                         .job = &job,
+                         .node_ranks = node,
+                         .device = *device,
+                         .dataset = reads_tokens(config, mesh, node) ? &data : nullptr,
+                         .steps = 5,
+                         .windows = {0, 3}});
+      for (int64_t step = 0; step < 5; ++step) {
+        const StepTokens tokens = loader.next();
+        const int dp = mesh.axis("dp").size, samples = kGlobalBatch / dp;
+        std::vector<int32_t> expected;
+        for (int n = 0; n < samples; ++n) {
+          const int64_t of_step = (int64_t{n / 2} * dp + mesh.axis("dp").rank) * 2 + n % 2;
+          const std::vector<int32_t> starts = data.document_starts(Split::kTrain, step * kGlobalBatch + of_step);
+          expected.insert(expected.end(), starts.begin(), starts.end());
+        }
+        EXPECT_EQ(copy_of(tokens.document_starts), expected);
+        EXPECT_EQ(tokens.inputs.empty(), !mesh.axis("pp").first());
+        EXPECT_EQ(tokens.targets.empty(), !mesh.axis("pp").last());
+        EXPECT_EQ(tokens.pairs,
+                  (std::vector{attention_pairs(expected, kSeqLen, 0), attention_pairs(expected, kSeqLen, 3)}));
+      }
+    }
+}
+
 // Returns the number of files under `folder` that this process has open or mapped, according to the system.
 int held_files(const std::string& folder) {
   int held = 0;
