@@ -14,46 +14,79 @@ struct Case {
   bool deterministic = true;
   QkvOrder order = QkvOrder::kGrouped;
   float softcap = 0;
+  int document = 0;         // documents of up to so many tokens; 0: whole samples
+  int ranks = 1, rank = 0;  // more than one: the queries are the chunks `rank` and 2 · ranks - 1 - rank of each sample
 
+  int key_len() const { return seq_len * ranks; }
   int64_t rows() const { return int64_t{batch} * seq_len; }
   int64_t num_heads() const { return int64_t{num_kv_heads} * group; }
   int64_t qkv_width() const { return int64_t{num_kv_heads} * (group + 2) * head_size; }
   int64_t out_width() const { return num_heads() * head_size; }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_size)); }
   std::string text() const {
-    return fmt::format("{} B {} T {} heads {} x {} HS {} W {} cap {} {}{}", enum_name(dtype), batch, seq_len,
-                       num_kv_heads, group, head_size, window, softcap, enum_name(kernel),
-                       order == QkvOrder::kByKind ? ", by kind" : "");
+    return fmt::format("{} B {} T {} heads {} x {} HS {} W {} cap {} documents {} rank {} of {} {}{}", enum_name(dtype),
+                       batch, seq_len, num_kv_heads, group, head_size, window, softcap, document, rank, ranks,
+                       enum_name(kernel), order == QkvOrder::kByKind ? ", by kind" : "");
+  }
+  // Documents of 1, `document` and numbers in between, in an order that differs between samples.
+  Buffer first_key() const {
+    if (document == 0) return {};
+    Values starts;
+    for (int b = 0; b < batch; ++b)
+      for (int t = 0, start = 0, number = b; t < key_len(); ++t) {
+        const int tokens = number % 3 == 2 ? 1 : number % 3 == 0 ? document : document * (number % 7 + 1) / 9 + 1;
+        if (t - start == tokens) start = t, ++number;
+        starts.push_back(start);
+      }
+    return {Dtype::kI32, {batch, key_len()}, starts};
+  }
+  Buffer kv(bool gradient) const {
+    if (ranks == 1) return {};
+    const int64_t kv_rows = int64_t{batch} * key_len(), width = int64_t{num_kv_heads} * 2 * head_size;
+    return gradient ? Buffer(dtype, {kv_rows, width})
+                    : Buffer(dtype, {kv_rows, width}, random_values(kv_rows * width, "kv"));
+  }
+  template <class Args>
+  Args with_band(Args args, const Place& on) const {
+    if (document > 0) args.first_key = on("first_key");
+    if (ranks == 1) return args;
+    args.kv = on("kv");
+    args.key_len = key_len();
+    args.chunk_start = {rank * seq_len / 2, (2 * ranks - 1 - rank) * seq_len / 2};
+    if constexpr (requires { args.dkv; }) args.dkv = on("dkv");
+    return args;
   }
   AttentionForward forward(const Place& on) const {
-    return {.out = on("out"),
-            .lse = on("lse"),
-            .qkv = on("qkv"),
-            .order = order,
-            .seq_len = seq_len,
-            .num_kv_heads = num_kv_heads,
-            .group = group,
-            .window = window,
-            .scale = scale(),
-            .softcap = softcap,
-            .kernel = kernel};
+    const AttentionForward args{.out = on("out"),
+                                .lse = on("lse"),
+                                .qkv = on("qkv"),
+                                .order = order,
+                                .seq_len = seq_len,
+                                .num_kv_heads = num_kv_heads,
+                                .group = group,
+                                .window = window,
+                                .scale = scale(),
+                                .softcap = softcap,
+                                .kernel = kernel};
+    return with_band(args, on);
   }
   AttentionBackward backward(const Place& on) const {
-    return {.dqkv = on("dqkv"),
-            .delta = on("delta"),
-            .dout = on("dout"),
-            .out = on("out"),
-            .lse = on("lse"),
-            .qkv = on("qkv"),
-            .order = order,
-            .seq_len = seq_len,
-            .num_kv_heads = num_kv_heads,
-            .group = group,
-            .window = window,
-            .scale = scale(),
-            .softcap = softcap,
-            .kernel = kernel,
-            .deterministic = deterministic};
+    const AttentionBackward args{.dqkv = on("dqkv"),
+                                 .delta = on("delta"),
+                                 .dout = on("dout"),
+                                 .out = on("out"),
+                                 .lse = on("lse"),
+                                 .qkv = on("qkv"),
+                                 .order = order,
+                                 .seq_len = seq_len,
+                                 .num_kv_heads = num_kv_heads,
+                                 .group = group,
+                                 .window = window,
+                                 .scale = scale(),
+                                 .softcap = softcap,
+                                 .kernel = kernel,
+                                 .deterministic = deterministic};
+    return with_band(args, on);
   }
 };
 
@@ -70,6 +103,7 @@ class GpuCase {
             {"delta", Buffer(Dtype::kF32, {c.batch, c.num_heads(), c.seq_len})},
             {"qkv", Buffer(c.dtype, {c.rows(), c.qkv_width()}, qkv)},
             {"dout", Buffer(c.dtype, {c.rows(), c.out_width()}, random_values(c.rows() * c.out_width(), "dout"))}} {
+    if (c.document > 0) operands_.emplace("first_key", c.first_key());
     for (const auto& [name, buffer] : operands_) on_device_[name] = std::make_unique<DeviceBuffer>(buffer);
   }
   void run(int first, int count, CudaStream& stream = test_stream()) {
@@ -86,7 +120,7 @@ class GpuCase {
 
  private:
   const Case case_;
-  const std::map<std::string, Buffer> operands_;
+  std::map<std::string, Buffer> operands_;
   std::map<std::string, std::unique_ptr<DeviceBuffer>> on_device_;
 };
 
@@ -116,7 +150,11 @@ void compare_attention(const Case& c, CudaStream& stream = test_stream()) {
   const Buffer statistic(Dtype::kF32, {c.batch, c.num_heads(), c.seq_len});
   const Operands forward = TRI_COMPARE_ON(
       stream, attention_forward, c.text(),
-      (Operands{{"out", Buffer(c.dtype, {c.rows(), c.out_width()})}, {"lse", statistic}, {"qkv", qkv}}),
+      (Operands{{"out", Buffer(c.dtype, {c.rows(), c.out_width()})},
+                {"lse", statistic},
+                {"qkv", qkv},
+                {"first_key", c.first_key()},
+                {"kv", c.kv(/*gradient=*/false)}}),
       ([&](const Place& on) { return c.forward(on); }),
       Comparisons(fp32 ? elements(2e-5) : vectors(2e-2, c.head_size), {{"lse", elements(fp32 ? 2e-5 : 5e-3)}}));
   // Each kernel uses "delta" differently: some store the sum there, others do not need it.
@@ -136,7 +174,10 @@ void compare_attention(const Case& c, CudaStream& stream = test_stream()) {
                {"dout", dout},
                {"out", out},
                {"lse", lse},
-               {"qkv", qkv}},
+               {"qkv", qkv},
+               {"first_key", c.first_key()},
+               {"kv", c.kv(/*gradient=*/false)},
+               {"dkv", c.kv(/*gradient=*/true)}},
       backward, [](const AttentionBackward& args) { cpu::attention_backward(args); },
       [&](AttentionBackward args, CudaStream& on) {
         args.delta = delta;
@@ -209,6 +250,81 @@ TEST(CudaAttention, softcap_matches_cpu) {
                            .window = window,
                            .kernel = AttentionKernel::kBuiltin,
                            .softcap = softcap});
+    }
+}
+
+// Documents of one token, shorter and longer than a tile, and longer than a sample.
+TEST(CudaAttention, documents_match_cpu) {
+  TRI_NEEDS_GPU();
+  for (const int document : {9, 100, 400, 2000})
+    for (const auto& [window, softcap] : {std::pair{0, 0.0f}, {130, 0.0f}, {0, 1.0f}, {130, 1.0f}}) {
+      for (const int head_size : {64, 96, 128})
+        for (const auto& [seq_len, kv, group] : {std::tuple{515, 2, 2}, {1024, 1, 4}})
+          compare_flash({.seq_len = seq_len,
+                         .num_kv_heads = kv,
+                         .group = group,
+                         .head_size = head_size,
+                         .window = window,
+                         .softcap = softcap,
+                         .document = document});
+      for (const Dtype dtype : kTypes)
+        compare_attention({.dtype = dtype,
+                           .seq_len = 200,
+                           .num_kv_heads = 2,
+                           .group = 2,
+                           .head_size = 80,
+                           .window = window,
+                           .softcap = softcap,
+                           .document = document});
+    }
+}
+
+// The queries of each rank of context parallelism, with whole samples and with documents.
+TEST(CudaAttention, chunks_match_cpu) {
+  TRI_NEEDS_GPU();
+  for (const int ranks : {2, 4})
+    for (int rank = 0; rank < ranks; ++rank)
+      for (const int document : {0, 400})
+        for (const auto& [window, softcap] : {std::pair{0, 0.0f}, {130, 1.0f}}) {
+          for (const int head_size : {64, 96, 128})
+            compare_flash({.seq_len = 256,
+                           .num_kv_heads = 2,
+                           .group = 2,
+                           .head_size = head_size,
+                           .window = window,
+                           .order = rank % 2 == 0 ? QkvOrder::kGrouped : QkvOrder::kByKind,
+                           .softcap = softcap,
+                           .document = document,
+                           .ranks = ranks,
+                           .rank = rank});
+          compare_attention({.dtype = Dtype::kF32,
+                             .seq_len = 50,
+                             .num_kv_heads = 2,
+                             .group = 2,
+                             .head_size = 16,
+                             .window = window,
+                             .softcap = softcap,
+                             .document = document,
+                             .ranks = ranks,
+                             .rank = rank});
+        }
+}
+
+// One document is no document, whatever the order of the tiles.
+TEST(CudaAttention, one_document_makes_the_bits_of_none) {
+  TRI_NEEDS_GPU();
+  for (CudaStream* stream : flash_streams())
+    for (const int head_size : {64, 128}) {
+      const Case c{
+          .seq_len = 600, .num_kv_heads = 2, .group = 2, .head_size = head_size, .kernel = AttentionKernel::kBuiltin};
+      GpuCase whole(c, random_values(c.rows() * c.qkv_width(), "qkv"));
+      Case documents = c;
+      documents.document = 2000;
+      GpuCase one(documents, random_values(c.rows() * c.qkv_width(), "qkv"));
+      whole.run(0, c.batch, *stream);
+      one.run(0, c.batch, *stream);
+      for (const char* name : {"out", "lse", "dqkv"})
+        EXPECT_EQ(difference(one.values(name), whole.values(name), same_bits), "") << name << ", " << kind_of(*stream);
     }
 }
 
