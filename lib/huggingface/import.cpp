@@ -98,6 +98,8 @@ class HfWeights {
     try {
       std::set<std::string> names;
       const Json json = Json::parse(text.value().text());
+      if (!json.is_object() || !json.contains("weight_map"))
+        return file_error("{}: weight_map is missing; it names the file of each tensor", index);
       for (const auto& [tensor, file] : json.at("weight_map").items()) {
         const auto name = file.get<std::string>();
         if (name.find('/') != std::string::npos)

@@ -542,15 +542,17 @@ Result<void> read_biases(const std::string& path, const Json& json, Biases biase
 }
 
 Result<Described> read_model(const std::string& path, const Json& json) {
-  const std::string type = json.value("model_type", "");
+  const Json type_value = json.value("model_type", Json());
+  const std::string type = type_value.is_string() ? type_value.get<std::string>() : "";
   const FormatTable* table = nullptr;
   std::vector<std::string_view> known;
   for (const FormatTable& candidate : kFormats) {
     known.push_back(candidate.format.model_type);
     if (candidate.format.model_type == type) table = &candidate;
   }
+  if (type_value.is_null()) return file_error("{}: model_type is missing; known are {}", path, fmt::join(known, ", "));
   if (table == nullptr)
-    return file_error("{}: model_type: \"{}\" is not known; known are {}", path, type, fmt::join(known, ", "));
+    return file_error("{}: model_type: {} is not known; known are {}", path, type_value.dump(), fmt::join(known, ", "));
   Described described{.format = &table->format};
   ModelConfig& m = described.model;
   m.norm = table->norm;

@@ -457,6 +457,8 @@ TEST(HuggingFace, a_config_that_we_cannot_express_is_refused_by_its_key) {
   EXPECT_EQ(message(parse_config_json("c", good.dump())), "");
   const std::pair<std::string, nlohmann::json> wrong[] = {
       {"model_type", "bert"},
+      {"model_type", nullptr},
+      {"model_type", 3},
       {"hidden_act", "gelu"},
       {"head_dim", 0},
       {"attention_bias", true},
@@ -475,6 +477,7 @@ TEST(HuggingFace, a_config_that_we_cannot_express_is_refused_by_its_key) {
   for (const auto& [key, value] : wrong) {
     const std::string text = refused(key, value);
     EXPECT_NE(text.find(key), std::string::npos) << key << ": " << text;
+    EXPECT_EQ(text.find("exception"), std::string::npos) << key << ": " << text;
   }
   EXPECT_NE(message(parse_config_json("c", "{")), "");
   EXPECT_NE(message(parse_config_json("c", "[]")), "");
@@ -511,6 +514,12 @@ TEST(HuggingFace, a_folder_with_a_missing_a_strange_or_a_misshapen_tensor_is_ref
   std::filesystem::remove(dir / "hf/model.safetensors");
   EXPECT_NE(message(import_model({.folder = dir / "hf", .run_dir = dir / "back"})).find("save_pretrained"),
             std::string::npos);
+  for (const char* index : {R"({"metadata": {}})", "[]"}) {
+    write_all(dir / "hf/model.safetensors.index.json", index);
+    EXPECT_NE(message(import_model({.folder = dir / "hf", .run_dir = dir / "back"})).find("weight_map is missing"),
+              std::string::npos);
+  }
+  std::filesystem::remove(dir / "hf/model.safetensors.index.json");
 
   auto writer = value_or_throw(SafetensorsWriter::create(dir / "hf/model.safetensors", {{"x.weight", {}, {1}}}));
   const float one = 1;

@@ -71,6 +71,7 @@ TEST(TextLines, name_the_line_that_is_wrong) {
   for (const char* bad : {"{\"context\": \"c\"}", "{\"continuation\": \"c\"}", "{\"text\": null}",
                           "{\"text\": \"t\", \"context\": \"c\"}"})
     EXPECT_FALSE(read_text_lines(bad, "file")) << bad;
+  EXPECT_EQ(read_text_lines("{\"text\": \"caf\xe9\"}", "file").error().message, "file:1: not UTF-8 text");
 }
 
 TEST(TextLines, a_text_follows_the_end_of_a_document) {
