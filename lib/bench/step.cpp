@@ -98,7 +98,8 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   const auto train_step = [&](int64_t step) {
     if (!config.data.document_mask) return trainer.step(step, inputs, targets);
     int64_t full = 0;  // the sample from which data.batch_ramp has its largest size
-    for (const BatchSizes::Phase& phase : batch_sizes(config).phases())
+    const BatchSizes sizes = batch_sizes(config);
+    for (const BatchSizes::Phase& phase : sizes.phases())
       if (phase.size == config.data.global_batch) full = phase.first_sample;
     return trainer.step({.step = step, .first_sample = full, .document_starts = {h_starts.data(), starts}}, inputs,
                         targets);

@@ -126,19 +126,20 @@ StepResult Trainer::run_step(const StepPosition& position, std::span<const int32
   const ComputeProgress update(ComputeKind::kUpdate);
   update.running(compute);
   timeline_.enter(TimeCategory::kOptimizer);
-  std::optional<SpanScope> span(std::in_place, compute, SpanKind::kAction, "update");
-  fp8_.count();
-  optimizer_.reduce();
-  fp8_.reduce(runtime().world());  // before the gathers of parameters, for which it would wait otherwise
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, position)};
-  if (before_update) before_update();
-  optimizer_.clip(limits);
-  routers_.update(tensors.grad_scale);
-  fp8_.update(tensors.grad_scale);  // the update casts weights with the new scales
-  optimizer_.update(position.step, result.learning_rate);
-  compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
-  compute.copy(h_norm_.data(), tensors.norm.data, tensors.norm.bytes());
-  span.reset();
+  {
+    const SpanScope span(compute, SpanKind::kAction, "update");
+    fp8_.count();
+    optimizer_.reduce();
+    fp8_.reduce(runtime().world());  // before the gathers of parameters, for which it would wait otherwise
+    if (before_update) before_update();
+    optimizer_.clip(limits);
+    routers_.update(tensors.grad_scale);
+    fp8_.update(tensors.grad_scale);  // the update casts weights with the new scales
+    optimizer_.update(position.step, result.learning_rate);
+    compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
+    compute.copy(h_norm_.data(), tensors.norm.data, tensors.norm.bytes());
+  }
   timeline_.end();
   compute.synchronize();  // the host waits only here in a step
   result.timeline = timeline_.take();

@@ -436,9 +436,9 @@ const Combination kBadCombinations[] = {
      "parallel.cp to 1"},
     {"model: {seq_len: 16}\nparallel: {tp: 3, cp: 4}", 12,
      "parallel.tp: 3 does not divide the 4 rows of a microbatch (data.micro_batch 1 x model.seq_len 16 / parallel.cp "
-     "4); set parallel.tp to 1, 2 or 4"},
+     "4); set parallel.tp to 1"},
     {"parallel: {cp: 4, pp: 3}", 8,
-     "parallel: cp 4 x pp 3 = 12 does not divide 8 ranks; start 12 ranks, or set parallel.pp to 1 or 2"},
+     "parallel: tp 1 x cp 4 x pp 3 = 12 does not divide 8 ranks; start 12 ranks, or set parallel.pp to 1 or 2"},
     {"model: {ffn_hidden: 1001}\nparallel: {tp: 2}", 2,
      "parallel.tp: 2 does not divide model.ffn_hidden 1001; set parallel.tp to 1"},
     {"model: {vocab: 1000}\nparallel: {tp: 3}", 3,

@@ -5,14 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "lib/observe/status/five_digits.h"
+
 namespace tri {
-namespace {
-
-// Rounds to five digits. JSON has no NaN or infinity: they become null.
-nlohmann::ordered_json number(double value) { return std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr); }
-
-}  // namespace
-
 ExpertBalance balance_of(const RouterNumbers& layer) {
   const double sum = std::accumulate(layer.load.begin(), layer.load.end(), 0.0);
   const auto experts = static_cast<double>(layer.load.size());
@@ -29,11 +24,11 @@ std::string expert_json(int64_t step, const Config& config, std::span<const Rout
   for (size_t i = 0; i < layers.size(); ++i) {
     const ExpertBalance balance = balance_of(layers[i]);
     all.push_back({{"layer", config.model.dense_layers + static_cast<int>(i)},
-                   {"max_load", number(balance.max_load)},
+                   {"max_load", five_digits(balance.max_load)},
                    {"dead", balance.dead},
-                   {"entropy", number(balance.entropy)},
-                   {"aux_loss", number(layers[i].aux_loss)},
-                   {"z_loss", number(layers[i].z_loss)}});
+                   {"entropy", five_digits(balance.entropy)},
+                   {"aux_loss", five_digits(layers[i].aux_loss)},
+                   {"z_loss", five_digits(layers[i].z_loss)}});
   }
   return nlohmann::ordered_json({{"experts", {{"step", step}, {"layers", all}}}}).dump();
 }

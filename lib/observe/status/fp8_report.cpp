@@ -3,6 +3,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lib/observe/status/five_digits.h"
+
 namespace tri {
 namespace {
 
@@ -26,19 +28,16 @@ std::vector<Named> named(const Config& config, std::span<const Fp8Numbers> numbe
   return all;
 }
 
-// Rounds to five digits. JSON has no NaN or infinity: they become null.
-nlohmann::ordered_json number(double value) { return std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr); }
-
 }  // namespace
 
 std::string fp8_json(int64_t step, const Config& config, std::span<const Fp8Numbers> numbers) {
   nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
   for (const Named& t : named(config, numbers))
     tensors.push_back({{"tensor", t.tensor},
-                       {"amax", number(t.numbers.amax)},
-                       {"scale", number(t.numbers.scale)},
-                       {"saturated", number(t.saturated())},
-                       {"underflowed", number(t.underflowed())}});
+                       {"amax", five_digits(t.numbers.amax)},
+                       {"scale", five_digits(t.numbers.scale)},
+                       {"saturated", five_digits(t.saturated())},
+                       {"underflowed", five_digits(t.underflowed())}});
   return nlohmann::ordered_json({{"fp8", {{"step", step}, {"tensors", tensors}}}}).dump();
 }
 
