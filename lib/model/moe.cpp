@@ -347,7 +347,7 @@ class MoeLayer final : public BranchLayer {
   // The auxiliary loss of a microbatch of T tokens is weight · E / (K · T²) · sum of counts · shares, a mean over the
   // step's microbatches; the z loss is a mean over its tokens.
   float aux_scale(const LayerContext& ctx, const MoeRun& run) const {
-    const auto tokens = static_cast<double>(ctx.dims.R);
+    const double tokens = static_cast<double>(ctx.dims.R) * ctx.config.parallel.cp;
     return static_cast<float>(ctx.config.model.aux_loss * static_cast<double>(spec_.experts) /
                               (static_cast<double>(spec_.per_token) * tokens) * run.token_share);
   }
@@ -371,11 +371,12 @@ class MoeLayer final : public BranchLayer {
                    ctx.compute);
     if (!t.all_counts.empty()) {
       ctx.compute.copy(t.all_counts.data, w.counts.data, w.counts.bytes());
-      if (ctx.tp.size() > 1) {  // whose ranks have other rows of the microbatch
-        GroupOnStream& tp = ctx.tp.collectives();
-        tp.after(ctx.compute);
-        tp.all_reduce(t.all_counts, ReduceOp::kSum);
-        tp.before(ctx.compute);
+      // The ranks along tp and cp have other rows of the microbatch.
+      for (GroupOnStream* const group : {ctx.tp.size() > 1 ? &ctx.tp.collectives() : nullptr, ctx.cp}) {
+        if (group == nullptr) continue;
+        group->after(ctx.compute);
+        group->all_reduce(t.all_counts, ReduceOp::kSum);
+        group->before(ctx.compute);
       }
     }
     if (run.counts)

@@ -105,6 +105,8 @@ std::vector<Layout> matrix() {
       {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .llama = true, .moe = true, .ep = 2, .recompute = selective},
       {.dp = 2, .tp = 2, .zero = 1, .optimizer = Lamb, .llama = true, .moe = true, .ep = 2},
       {.dp = 4, .zero = 1, .optimizer = Muon, .llama = true, .moe = true, .ep = 2},
+      {.cp = 2, .llama = true, .moe = true, .ep = 2},
+      {.dp = 2, .tp = 2, .cp = 2, .zero = 1, .llama = true, .moe = true, .sigmoid = true, .ep = 4},
       {.dp = 2, .tp = 2, .zero = 0, .optimizer = Muon, .llama = true, .moe = true, .ep = 2},
       // parts of sequences
       {.cp = 2},
