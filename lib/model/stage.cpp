@@ -109,10 +109,6 @@ void Stage::begin_cached(int64_t rows, CachedHead head) {
 void Stage::use_documents(int microbatch) {
   const Tensor all = tensors_.document_starts;
   if (all.empty()) return;
-  if (mode_ == Mode::kLogits) {  // one text
-    ctx_.document_starts = {};
-    return;
-  }
   const SequenceChunks& chunks = ctx_.dims.chunks;
   ctx_.document_starts = all.rows(microbatch, 1).view({ctx_.dims.B, chunks.seq_len});
   const AttentionWorkspace& w = ctx_.work.attention;

@@ -418,7 +418,7 @@ TEST(Trainer, packed_documents_equal_each_alone) {
       EXPECT_NEAR(packed.evaluator->evaluate(inputs, targets, starts), one.loss, 1e-6);
       OneRank without(c);  // a sample of several documents differs from one of a single document
       EXPECT_GT(std::abs(packed.evaluator->evaluate(inputs, targets) - one.loss), 1e-3);
-      // A text is one document, in whatever training left on the device.
+      // A text is one document, whatever training left on the device.
       const std::vector<int32_t> text = {1, 5, 2, 7};
       EXPECT_EQ(packed.evaluator->next_token_logits(text), without.evaluator->next_token_logits(text));
     }
