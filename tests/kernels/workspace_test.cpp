@@ -126,6 +126,12 @@ TEST(AttentionPath, what_no_kernel_takes_is_an_error_that_says_why) {
   capped.softcap = true;
   EXPECT_EQ(path(kAuto, Pass::kForward, capped, kMmaAlone), AttentionPath::kFlash);
   refused(AttentionKernel::kCudnn, Pass::kForward, capped, kH200, "attention_softcap");
+  AttentionShape documents = shape(Dtype::kBF16, 2048, 1, 128), parts = documents;
+  documents.documents = true;
+  parts.key_len = 4096;
+  for (const AttentionShape& s : {documents, parts}) EXPECT_EQ(path(kAuto, Pass::kForward, s), AttentionPath::kFlash);
+  refused(AttentionKernel::kCudnn, Pass::kForward, documents, kH200, "data.document_mask");
+  refused(AttentionKernel::kCudnn, Pass::kBackward, parts, kH200, "parallel.cp");
 }
 
 TEST(AttentionPath, bf16_on_scalar_kernels_is_warned_of) {
