@@ -43,6 +43,8 @@ class Cases {
   }
   const std::vector<KernelCase>& cases() const { return cases_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
+  // Of those, the tensors whose values matter.
+  const std::vector<std::pair<Tensor, std::vector<int32_t>>>& contents() const { return contents_; }
 
  private:
   Tensor take(Dtype type, std::initializer_list<int64_t> shape) {
@@ -271,6 +273,28 @@ class Cases {
         8 * static_cast<double>(R_));
   }
 
+  // Documents of T/2, T/4, T/8 ... tokens. Returns where that of position t starts.
+  static int document_start(int t, int T) {
+    int start = 0;
+    for (int length = (T + 1) / 2; length > 1 && t >= start + length; length = (length + 1) / 2) start += length;
+    return start;
+  }
+  // Returns the pairs of query and key of a sample and head.
+  static double pairs_inside_documents(int T, int window) {
+    double pairs = 0;
+    for (int t = 0; t < T; ++t) {
+      const int keys = t - document_start(t, T) + 1;
+      pairs += window > 0 ? std::min(keys, window) : keys;
+    }
+    return pairs;
+  }
+  Tensor document_starts(int B, int T) {
+    contents_.emplace_back(take(Dtype::kI32, {B, T}), std::vector<int32_t>());
+    for (int b = 0; b < B; ++b)
+      for (int t = 0; t < T; ++t) contents_.back().second.push_back(document_start(t, T));
+    return contents_.back().first;
+  }
+
   void attention() {
     const AttentionShare& a = heads_;
     const int HS = a.HS, T = layer_.attention.seq_len, B = c_.data.micro_batch, window = layer_.attention.window;
@@ -318,6 +342,15 @@ class Cases {
             {name + " forward" + suffix, shape, 0, 4 * pairs * HS, [=](Stream& s) { attention_forward(forward, s); }});
         cases_.push_back({name + " backward" + suffix, shape, 0, 10 * pairs * HS,
                           [=](Stream& s) { attention_backward(backward, s); }});
+        if (kernel != AttentionKernel::kBuiltin || !suffix.empty()) continue;
+        AttentionForward forward_documents = forward;
+        AttentionBackward backward_documents = backward;
+        forward_documents.first_key = backward_documents.first_key = document_starts(B, T);
+        const double inside = static_cast<double>(B) * a.NHl * pairs_inside_documents(T, window);
+        cases_.push_back({name + " forward, documents", shape, 0, 4 * inside * HS,
+                          [=](Stream& s) { attention_forward(forward_documents, s); }});
+        cases_.push_back({name + " backward, documents", shape, 0, 10 * inside * HS,
+                          [=](Stream& s) { attention_backward(backward_documents, s); }});
       }
     kv_cases(shape, qkv);
     if (HS % 2 == 0) rope_cases(shape, dqkv, qkv);
@@ -598,6 +631,7 @@ class Cases {
   int64_t R_;
   std::vector<KernelCase> cases_;
   std::vector<Tensor> tensors_;
+  std::vector<std::pair<Tensor, std::vector<int32_t>>> contents_;
 };
 
 // Fills with random numbers or tokens; owner tables (i32 of other sizes) and counters (i64) become zero.
@@ -626,6 +660,7 @@ KernelBenchResult bench_kernels(const Config& config, Device& device, const Kern
 
   const auto peak = device.peak_tflops(config.precision.compute);
   for (const Tensor& tensor : cases.tensors()) fill(tensor, rows, config.model.vocab, *stream);
+  for (const auto& [tensor, values] : cases.contents()) stream->copy(tensor.data, values.data(), tensor.bytes());
   for (const KernelCase& c : cases.cases()) {
     KernelRow row{.name = c.name, .shape = c.shape, .bytes = c.bytes, .flops = c.flops};
     try {
