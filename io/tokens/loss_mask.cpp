@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "io/base/hash.h"
-#include "io/tokens/prepare.h"
 #include "io/tokens/token_file.h"
+#include "io/tokens/token_origin.h"
 
 namespace tri {
 namespace {

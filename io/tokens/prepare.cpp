@@ -50,8 +50,6 @@ Result<void> check_output(const PrepareOptions& options) {
   return {};
 }
 
-constexpr int64_t kOriginSchema = 1;  // of PREFIX.json
-
 // Publishes the token file, its mask (null: none) and its sidecar. A sidecar is never next to tokens of another file,
 // and tokens that have a mask are never without it.
 Result<void> put_in_place(TokenFileWriter& tokens, LossMaskWriter* mask, const std::string& prefix,
@@ -596,25 +594,6 @@ size_t split_of(std::string_view document, const std::vector<DocumentSplit>& spl
   for (size_t i = 0; i + 1 < splits.size(); ++i)
     if (end += splits[i].share; place < end) return i;
   return splits.size() - 1;
-}
-
-Result<TokenOrigin> prepared_with(const std::string& prefix) {
-  const std::string path = prefix + ".json";
-  auto file = MappedFile::open(path);
-  if (!file && file.error().os_error == ENOENT) return TokenOrigin{};
-  if (!file) return file.error();
-  const auto sidecar = nlohmann::json::parse(file.value().text(), nullptr, false);
-  if (sidecar.is_object() && sidecar.contains("schema") && sidecar["schema"].is_number_integer())
-    if (auto known = check_schema(path, sidecar["schema"], kOriginSchema); !known) return known.error();
-  if (!sidecar.is_object() || !sidecar.contains("fingerprint") || !sidecar["fingerprint"].is_string())
-    return file_error("{}: does not say which tokenizer made {}.bin; prepare it again, or remove this file", path,
-                      prefix);
-  TokenOrigin origin{.fingerprint = sidecar["fingerprint"]};
-  if (const auto at = sidecar.find("tokenizer"); at != sidecar.end() && at->is_string()) origin.tokenizer = *at;
-  if (const auto at = sidecar.find("trained_tokens"); at != sidecar.end() && at->is_number_integer())
-    origin.trained_tokens = *at;
-  if (const auto at = sidecar.find("vocab"); at != sidecar.end() && at->is_number_integer()) origin.vocab = *at;
-  return origin;
 }
 
 Result<PrepareSummary> prepare(const PrepareOptions& options) {

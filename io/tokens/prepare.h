@@ -7,6 +7,7 @@
 
 #include "io/tokens/chat.h"
 #include "io/tokens/text_reader.h"
+#include "io/tokens/token_origin.h"
 #include "io/tokens/tokenizer.h"
 
 namespace tri {
@@ -64,15 +65,6 @@ struct PrepareSummary {
   int64_t resumed = 0;      // documents that an interrupted run had prepared
   int vocab = 0;
 };
-
-// The tokenizer according to PREFIX.json; empty and 0 if there is no such file (data prepared by another program).
-struct TokenOrigin {
-  std::string fingerprint;
-  std::string tokenizer;  // as given to prepare: "bytes", or a path from the folder where prepare ran
-  int vocab = 0;
-  std::optional<int64_t> trained_tokens = std::nullopt;  // there is a PREFIX.mask, which trains so many
-};
-Result<TokenOrigin> prepared_with(const std::string& prefix);
 
 // Prepares token files. Every document is followed by the tokenizer's end-of-document token. The result depends neither
 // on `threads` nor on interruptions. Inputs may be packed by gzip or Zstandard.

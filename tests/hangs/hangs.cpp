@@ -273,12 +273,15 @@ void wrapped_update(Optimizer* self, int64_t step, double learning_rate) {
 }
 #undef TRI_SYMBOL
 
-#define TRI_SYMBOL "_ZNK3tri7Dataset6sampleENS_5SplitElSt4spanIiLm18446744073709551615EE"
-int64_t real_sample(const Dataset* self, Split split, int64_t index, std::span<int32_t> out) TRI_REAL(TRI_SYMBOL);
-int64_t wrapped_sample(const Dataset* self, Split split, int64_t index, std::span<int32_t> out) TRI_WRAPPED(TRI_SYMBOL);
-int64_t wrapped_sample(const Dataset* self, Split split, int64_t index, std::span<int32_t> out) {
+#define TRI_SYMBOL "_ZNK3tri7Dataset6sampleENS_5SplitElSt4spanIiLm18446744073709551615EES3_"
+int64_t real_sample(const Dataset* self, Split split, int64_t index, std::span<int32_t> out, std::span<int32_t> starts)
+    TRI_REAL(TRI_SYMBOL);
+int64_t wrapped_sample(const Dataset* self, Split split, int64_t index, std::span<int32_t> out,
+                       std::span<int32_t> starts) TRI_WRAPPED(TRI_SYMBOL);
+int64_t wrapped_sample(const Dataset* self, Split split, int64_t index, std::span<int32_t> out,
+                       std::span<int32_t> starts) {
   reach("data");
-  return real_sample(self, split, index, out);
+  return real_sample(self, split, index, out, starts);
 }
 #undef TRI_SYMBOL
 

@@ -166,7 +166,7 @@ TEST(FlatLayout, quantized_weights_have_buckets_of_their_own) {
 
 TEST(StoreTensors, know_over_which_axes_each_tensor_is_sharded) {
   StoreTensors store;
-  store.runs = {{{"pp"}, 0, 2}, {{"tp"}, 2, 3}, {{}, 5, 1}};  // two runs of sharded tensors
+  store.runs = {{{"pp"}, {}, 0, 2}, {{"tp"}, {}, 2, 3}, {{}, {}, 5, 1}};  // two runs of sharded tensors
   store.num_tensors = 6;
   const std::vector<AxisSet> expected{{"pp"}, {"pp"}, {"tp"}, {"tp"}, {"tp"}, {}};
   for (int tensor = 0; tensor < store.num_tensors; ++tensor)

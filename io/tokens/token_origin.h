@@ -1,0 +1,23 @@
+// How token files were made: PREFIX.json beside PREFIX.bin, which `trireme data prepare` writes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "io/base/error.h"
+
+namespace tri {
+
+inline constexpr int64_t kOriginSchema = 1;  // of PREFIX.json
+
+// The tokenizer according to PREFIX.json; empty and 0 if there is no such file (data prepared by another program).
+struct TokenOrigin {
+  std::string fingerprint;
+  std::string tokenizer;  // as given to prepare: "bytes", or a path from the folder where prepare ran
+  int vocab = 0;
+  std::optional<int64_t> trained_tokens = std::nullopt;  // there is a PREFIX.mask, which trains so many
+};
+Result<TokenOrigin> prepared_with(const std::string& prefix);
+
+}  // namespace tri
