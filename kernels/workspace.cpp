@@ -34,8 +34,8 @@ int64_t cudnn_sequences(const WorkspaceDims& d) {
 int64_t cudnn_workspace_bytes(const WorkspaceDims& d) { return cudnn_execution_bytes(d, cudnn_sequences(d)); }
 
 // Counts the sums of the query gradients in fp32, one counter per tile of them, and the forward pass's ticket. Hopper's
-// kernels (hopper_attention_backward.cu) store the columns in boxes of 64 and two more statistics per row. Documents and
-// parts of samples also need tables of the tiles of 64 queries and 128 keys (attention_tiles.cuh).
+// kernels (hopper_attention_backward.cu) store the columns in boxes of 64 and two more statistics per row. Documents
+// and parts of samples also need tables of the tiles of 64 queries and 128 keys (attention_tiles.cuh).
 int64_t flash_workspace_bytes(const WorkspaceDims& d) {
   const int64_t heads = d.batch * d.num_kv_heads * d.group, rows = round_up(d.seq_len, 128);
   const int64_t keys = round_up(std::max(d.key_len, d.seq_len), 128);

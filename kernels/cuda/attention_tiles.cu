@@ -8,7 +8,7 @@
 namespace tri::cuda::flash {
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = 1024, kNearQueries = 1024;
 
 // Returns how many of `count` items come before item `own` in descending order of weight; equal ones in ascending
 // order, or if `descending` in descending order.
@@ -91,9 +91,17 @@ __global__ void __launch_bounds__(kThreads) key_tiles_kernel(KeyTile* to, Turns*
   }
   __syncthreads();
   // Tiles of one document are in ascending order, which their turns need: a tile weighs at least as much as the next.
+  // If they should be near each other, so that dq stays in L2 from one to the next, work is rounded up to half of the
+  // longest tile's or 1,024 queries, and tiles of equal weight are in ascending order.
   for (int tile = threadIdx.x; tile < key_tiles; tile += kThreads) {
     int most = 0;
     for (int next = tile; next < key_tiles && ends[next] == ends[tile]; ++next) most = max(most, counts[next]);
+    if (sizes.near) {
+      int longest = 0;
+      for (int i = 0; i < key_tiles; ++i) longest = max(longest, counts[i]);
+      const int unit = max(kNearQueries / Q, (longest + 1) / 2);
+      most = (most + unit - 1) / unit;
+    }
     weights[tile] = most;
   }
   __syncthreads();

@@ -40,8 +40,8 @@ struct Turns {
   }
 };
 
-// What the kernels of a pass with kTables set need in addition: the band, the heads of a row that holds keys and values,
-// and the tables. The other kernels do not read it.
+// What the kernels of a pass with kTables set need in addition: the band, where the heads of a row of keys and values
+// lie, and the tables. The other kernels do not read it.
 struct Bounds {
   Band band{};
   QkvRow keys{};
@@ -57,9 +57,12 @@ struct BackwardBounds : Bounds {
   const Turns* turns = nullptr;
 };
 
-// Tokens in a tile. Chunks must begin at multiples of both.
+// The tokens of a kernel's tiles; chunks begin at multiples of both.
 struct TileSizes {
   int queries, keys;
+  // The order of key tiles. false: most work first; true: those of a document follow each other, so that dq stays in L2
+  // from one to the next, as far as that leaves the load balanced.
+  bool near = false;
 };
 
 // Return the bytes of a call's tables, a multiple of 16; 0 if it needs none.

@@ -419,7 +419,8 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
                  stat_bytes = static_cast<size_t>(items) * Tiles::kStatBytes,
                  turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int),  // includes the ticket
         tables_at = round_up(static_cast<int64_t>(sum_bytes + stat_bytes + turn_bytes), 16);
-    constexpr TileSizes kSizes{Tiles::kQueries, Tiles::kKeys};
+    // A step of a block adds 32 KiB to dq, which costs less in L2. Measured with documents of 512 to 4,096 tokens.
+    constexpr TileSizes kSizes{.queries = Tiles::kQueries, .keys = Tiles::kKeys, .near = true};
     char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, tables_at + table_bytes(a, kSizes)));
     int* turns = reinterpret_cast<int*>(memory + sum_bytes + stat_bytes);
     TRI_CUDA(cudaMemsetAsync(turns, 0, turn_bytes, stream));
