@@ -7,7 +7,7 @@
 // dq is summed over key tiles in an fp32 workspace, in their order, as in flash_attention_backward.cu: a counter for
 // each head's query tile names the block that adds next, and a ticket counter assigns key tiles in ascending order, so
 // a block waits only for blocks that run or have finished. The copy engine adds, and the thread that waits does not
-// multiply.
+// multiply. Where documents or chunks decide the tiles, tables give their bounds and order (attention_tiles.cuh).
 // A small kernel computes the statistics before, another rounds dq after.
 // Limits: a workspace of 4 bytes per element of q and 8 bytes per row of a head; parallelism is B · NKV · T / 128
 // blocks. Source: Shah et al. 2024 (FlashAttention-3).
