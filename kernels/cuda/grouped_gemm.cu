@@ -114,8 +114,7 @@ unsigned tiles_of(int64_t extent) { return static_cast<unsigned>(ceil_div(extent
 
 void grouped_product(const GroupedProduct& p, CudaStream& stream) {
   const GpuProperties& gpu = stream.context().properties();
-  if (flash_attention_is_hoppers(gpu) && hopper_grouped_gemm_takes(p))
-    return hopper_grouped_gemm(p, gpu.num_multiprocessors, stream);
+  if (flash_attention_is_hoppers(gpu) && hopper_grouped_gemm_takes(p)) return hopper_grouped_gemm(p, stream);
   const int32_t* offsets = pointer<int32_t>(p.offsets);
   const auto width = [](const Tensor& tensor) { return static_cast<int>(tensor[tensor.dims - 1]); };
   dispatch(p.rows.dtype, [&](auto type) {

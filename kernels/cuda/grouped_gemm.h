@@ -1,9 +1,8 @@
 // The products of a mixture of experts in the form that the kernels share. Formulas: kernels/grouped_gemm.h.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include "kernels/core/tensor.h"
+#include "kernels/cuda/stream.h"
 
 namespace tri::cuda {
 
@@ -27,6 +26,6 @@ struct GroupedProduct {
 // Whether Hopper's kernel (hopper_grouped_gemm.cu) takes the operands: bf16, widths and addresses of whole 16-byte
 // vectors, up to 512 experts. A build without code for sm_90a has no_hopper.cpp instead.
 bool hopper_grouped_gemm_takes(const GroupedProduct& product);
-void hopper_grouped_gemm(const GroupedProduct& product, int multiprocessors, cudaStream_t stream);
+void hopper_grouped_gemm(const GroupedProduct& product, CudaStream& stream);
 
 }  // namespace tri::cuda

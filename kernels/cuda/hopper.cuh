@@ -82,6 +82,16 @@ __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t ran
       "r"(rank)
       : "memory");
 }
+// Stores in the block `rank` of the cluster, at the same address, and counts 4 bytes for the barrier there.
+__device__ __forceinline__ void store_at(uint32_t rank, uint32_t to, int value, uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .b32 remote, remote_barrier;\n"
+      "mapa.shared::cluster.u32 remote, %0, %3;\n"
+      "mapa.shared::cluster.u32 remote_barrier, %2, %3;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [remote], %1, [remote_barrier];\n}" ::"r"(to),
+      "r"(value), "r"(barrier), "r"(rank)
+      : "memory");
+}
 
 // ---- copies of boxes; `map` is a CUtensorMap, a __grid_constant__ parameter
 
@@ -118,6 +128,13 @@ __device__ __forceinline__ void store_box(const void* map, uint32_t from, int c0
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                "r"(from), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
+}
+// Adds the box to the tensor's elements.
+__device__ __forceinline__ void add_box(const void* map, uint32_t from, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
 }
 __device__ __forceinline__ void store_box(const void* map, uint32_t from, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),

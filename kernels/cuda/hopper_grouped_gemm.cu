@@ -1,27 +1,27 @@
 // Grouped GEMM on Hopper: one product per expert, with row offsets in device memory. Formulas: kernels/grouped_gemm.h.
 //
 // Mapping: a cluster of two blocks computes tiles of 256 x 256, each block 128 x 256, each of its two multiplying
-// warpgroups 64 x 256. Clusters run for the whole launch and take every k-th tile; the tiles of an expert are
-// neighbours, so that its weights are read from device memory once. A thread of a third warpgroup loads boxes of 64
+// warpgroups 64 x 256. Clusters run for the whole launch; a ticket counter assigns tiles, because other kernels may keep
+// some clusters from starting. The tiles of an expert are neighbours, so that its weights are read from device memory
+// once. A thread of a third warpgroup loads boxes of 64
 // elements of K into a ring of four stages; the blocks of a cluster share the 256 columns: each loads half of them for
 // both. With the first stage of a tile the loading thread publishes which tile it is.
 //
 // Forward and input gradient compute the transposed product: M is the width of the output, which is the same for all
 // experts, and N are the expert's rows, of which there may be any number: wgmma takes N in steps of 32. An expert's
 // rows are divided into equal tiles. Boxes that reach beyond the expert's last row contain rows of the next expert,
-// whose results are not written. A tile is written while the next one is multiplied. In the weight gradient K are the expert's rows: those beyond the last are replaced by
-// zeros in shared memory. An old gradient to which it adds is read into L2 at the start of its tile: adding by the copy
-// engine (cp.reduce) was slower.
+// whose results are not written. A tile is written while the next one is multiplied. In the weight gradient K are the
+// expert's rows: those beyond the last are replaced by zeros in shared memory. The copy engine adds to an old gradient.
 //
 // Limits: bf16 operands, all widths multiples of 8, up to 512 experts. Sums in fp32, in the order of K.
 // Bound: tensor cores; with few rows per expert the weights' bytes. Reference: kernels/cpu/grouped_gemm.cpp.
 #include <algorithm>
-#include <type_traits>
 
 #include "kernels/core/dims.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/grouped_gemm.h"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/workspace.h"
 
 namespace tri::cuda {
 namespace grouped {
@@ -32,19 +32,23 @@ using namespace hopper;
 constexpr int kCluster = 2, kConsumers = 2, kThreads = 128 * (kConsumers + 1);
 constexpr int kM = 64 * kConsumers, kN = 256, kK = 64, kStages = 4;
 constexpr int kRowStep = 32;      // of N
+constexpr int kGradientRows = 8;  // of a box of the weight gradient
 constexpr int kPieces = kN / 64;  // of 64 rows of the output, in which a tile is written
 constexpr int kTilesAbreast = 8;  // tiles of the inner dim that are computed before the next of the outer dim
 constexpr int kMaxExperts = 512;
 constexpr uint32_t kBox = 64 * kBoxRow;
 constexpr uint32_t kBytesOfM = kM / 64 * kBox, kBytesOfN = kN / 64 * kBox, kStageBytes = kBytesOfM + kBytesOfN;
-// Layout: stages; output buffers of each warpgroup; barriers; tiles; offsets.
+constexpr int kTickets = 8;  // more than tiles can be loaded ahead of the slower block of a cluster
+// Layout: stages; output buffers of each warpgroup; barriers of stages and tickets; tiles; tickets; offsets.
 constexpr uint32_t kOutAt = kStages * kStageBytes, kOutBytes = 2 * kBox, kBarriersAt = kOutAt + kConsumers * kOutBytes,
-                   kTilesAt = kBarriersAt + 16 * kStages, kOffsetsAt = kTilesAt + 16 * kStages;
+                   kTicketsFullAt = kBarriersAt + 16 * kStages, kTilesAt = kTicketsFullAt + 8 * kTickets,
+                   kTicketsAt = kTilesAt + 16 * kStages, kOffsetsAt = kTicketsAt + 4 * kTickets;
 constexpr uint32_t kShared = kOffsetsAt + 4 * (kMaxExperts + 1);
 static_assert(kShared <= 227 * 1024);
-constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
+constexpr int kConsumerRegisters = 224, kProducerRegisters = 56;
 
 struct Work {
+  int* ticket;         // tiles assigned in addition to each cluster's first
   const int* offsets;  // (experts + 1)
   int experts;
   int m, n, k;  // extents of a product; n: weight gradient, k: the others
@@ -88,37 +92,49 @@ __device__ __forceinline__ Tile tile_of(const Work& work, int expert, int first_
   return {expert, (at_inner * kCluster + rank) * kM, at_outer * kN, rows};
 }
 
+__device__ __forceinline__ int load_int(uint32_t from) {
+  int value;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_tile(uint32_t to, const Tile& tile) {
+  asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(tile.expert), "r"(tile.first_m),
+               "r"(tile.first_n), "r"(tile.count)
+               : "memory");
+}
+
 // The loading thread.
 template <GroupedForm kForm>
 __device__ __forceinline__ void load_tiles(const CUtensorMap& m_map, const CUtensorMap& n_map, const Work& work,
-                                           unsigned char* shared, uint32_t base) {
+                                           uint32_t base) {
   const uint32_t full = base + kBarriersAt, free = full + 8 * kStages;
   const int rank = static_cast<int>(cluster_rank());
-  Tile* const tiles = reinterpret_cast<Tile*>(shared + kTilesAt);
-  const int* const offsets = reinterpret_cast<const int*>(shared + kOffsetsAt);
   prefetch_map(&m_map);
   prefetch_map(&n_map);
   RingPlace<kStages> at;
   int expert = 0, before = 0;  // tiles of earlier experts
-  for (int index = static_cast<int>(blockIdx.x) / kCluster;; index += static_cast<int>(gridDim.x) / kCluster) {
+  RingPlace<kTickets> ticket;  // the next tile, which the block 0 sends to the block 1
+  for (int index = static_cast<int>(blockIdx.x) / kCluster;; ticket.next()) {
     int first_row = 0, rows = 0;
     for (; expert < work.experts; ++expert) {
-      first_row = offsets[expert];
-      rows = offsets[expert + 1] - first_row;
+      first_row = load_int(base + kOffsetsAt + 4 * expert);
+      rows = load_int(base + kOffsetsAt + 4 * expert + 4) - first_row;
       const int tiles_here = tiles_of_expert<kForm>(work, rows);
       if (index < before + tiles_here) break;
       before += tiles_here;
     }
     barrier_wait(free + 8 * at.stage, at.round ^ 1);
     if (expert == work.experts) {
-      tiles[at.stage].expert = -1;
+      store_tile(base + kTilesAt + 16 * at.stage, {-1, 0, 0, 0});
       barrier_arrive(full + 8 * at.stage);
       return;
     }
     const Tile tile = tile_of<kForm>(work, expert, first_row, rows, index - before, rank);
-    tiles[at.stage] = tile;
+    store_tile(base + kTilesAt + 16 * at.stage, tile);
     // Without rows the only stage is all zeros.
     const int steps = kOfRows<kForm> ? tiles_of(work.k, kK) : max(tiles_of(rows, kK), 1);
+    int next = 0;
+    if (rank == 0) next = static_cast<int>(gridDim.x) / kCluster + atomicAdd(work.ticket, 1);  // takes long
     const int boxes = kOfRows<kForm> ? tiles_of(tile.count, 64) : kN / 64;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -145,7 +161,15 @@ __device__ __forceinline__ void load_tiles(const CUtensorMap& m_map, const CUten
                       0);
       }
       at.next();
+      if (rank == 0 && step == min(2, steps - 1))
+        store_at(1, base + kTicketsAt + 4 * ticket.stage, next, base + kTicketsFullAt + 8 * ticket.stage);
     }
+    if (rank != 0) {
+      barrier_expect(base + kTicketsFullAt + 8 * ticket.stage, 4);
+      barrier_wait(base + kTicketsFullAt + 8 * ticket.stage, ticket.round);
+      next = load_int(base + kTicketsAt + 4 * ticket.stage);
+    }
+    index = next;
   }
 }
 
@@ -277,65 +301,38 @@ struct Consumer {
     if (piece == 3) write_piece<3>();
   }
 
-  // Starts reading the warpgroup's part of the old gradient into the L2 cache.
-  __device__ __forceinline__ void prefetch_gradient(const Tile& tile) {
-    const int first_m = tile.first_m + group * 64, thread = warp * 32 + lane, column = tile.first_n + thread % 8 * 32;
-#pragma unroll
-    for (int row = thread / 8; row < 64; row += 16)
-      if (first_m + row < work.m && column < work.n)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(gradient(tile.expert, first_m + row, column)));
-  }
-  __device__ __forceinline__ float* gradient(int expert, int m, int n) {
-    return reinterpret_cast<float*>(out) + (int64_t{expert} * work.m + m) * work.n + n;
-  }
-
-  // Writes the sums as they are, or adds the old gradient first. A warp has buffers of 16 rows of 32 columns, which it
-  // fills all together.
-  __device__ __forceinline__ void store_gradient(float (&acc)[kN / 2], const Tile& tile) {
+  // Writes or adds the sums as they are. A warp has four buffers of 8 rows of 32 columns, which it fills all together.
+  __device__ __forceinline__ void store_gradient(const float (&acc)[kN / 2], const Tile& tile) {
     constexpr int kColumns = kBoxRow / sizeof(float);
-    constexpr uint32_t kBuffer = 16 * kBoxRow;
+    constexpr uint32_t kBuffer = kGradientRows * kBoxRow;
     constexpr int kBuffers = static_cast<int>(kOutBytes / 4 / kBuffer);
-    const int first_m = tile.first_m + group * 64 + warp * 16, g = lane / 4, t = lane % 4;
+    const int g = lane / 4, t = lane % 4;
     const uint32_t buffers = base + kOutAt + group * kOutBytes + warp * kBuffers * kBuffer;
-    const uint32_t lane_at = static_cast<uint32_t>(g) * kBoxRow + t % 2 * 8;
-    if (work.add) {
+    const uint32_t lane_at = buffers + static_cast<uint32_t>(g) * kBoxRow + t % 2 * 8;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float* from = gradient(tile.expert, first_m + g + half * 8, tile.first_n + t * 2);
-        if (first_m + g + half * 8 >= work.m) continue;
+    for (int half = 0; half < 2; ++half)  // of the warp's 16 rows
 #pragma unroll
-        for (int n = 0; n < kN / 8; ++n) {
-          if (tile.first_n + n * 8 >= work.n) continue;
-          const float2 old = __ldcg(reinterpret_cast<const float2*>(from + n * 8));
-          acc[n * 4 + half * 2] += old.x;
-          acc[n * 4 + half * 2 + 1] += old.y;
+      for (int first = 0; first < kN / kColumns; first += kBuffers) {
+        store_wait_read();  // of this lane
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < kBuffers * kColumns / 8; ++n) {
+          const uint32_t to = lane_at + n / 4 * kBuffer + (static_cast<uint32_t>((n % 4 * 2 + t / 2) ^ g) << 4);
+          const int i = (first * kColumns / 8 + n) * 4 + half * 2;
+          asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(acc[i]), "f"(acc[i + 1]) : "memory");
         }
+        fence_async_proxy();
+        __syncwarp();
+        const int first_m = tile.first_m + group * 64 + warp * 16 + half * 8,
+                  first_n = tile.first_n + (first + lane) * kColumns;
+        if (lane < kBuffers && first_m < work.m && first_n < work.n) {
+          if (work.add)
+            add_box(&out_map, buffers + lane * kBuffer, first_n, first_m, tile.expert);
+          else
+            store_box(&out_map, buffers + lane * kBuffer, first_n, first_m, tile.expert);
+        }
+        store_commit();
       }
-    }
-#pragma unroll
-    for (int first = 0; first < kN / kColumns; first += kBuffers) {
-      store_wait_read();  // of this lane
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < kBuffers; ++i)
-#pragma unroll
-        for (int n = 0; n < kColumns / 8; ++n)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const uint32_t to = buffers + i * kBuffer + half * 8 * kBoxRow + lane_at +
-                                (static_cast<uint32_t>((n * 2 + t / 2) ^ g) << 4);
-            const int at = ((first + i) * kColumns / 8 + n) * 4 + half * 2;
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(acc[at]), "f"(acc[at + 1]) : "memory");
-          }
-      fence_async_proxy();
-      __syncwarp();
-      if (lane < kBuffers) {
-        const int first_n = tile.first_n + (first + lane) * kColumns;
-        if (first_m < work.m && first_n < work.n)
-          store_box(&out_map, buffers + lane * kBuffer, first_n, first_m, tile.expert);
-      }
-      store_commit();
-    }
   }
 
   template <int kColumns>
@@ -379,7 +376,6 @@ struct Consumer {
         }
       } else {
         float acc[kN / 2];
-        if (work.add) prefetch_gradient(tile);
         multiply<kN>(acc, tile.count);
         store_gradient(acc, tile);
       }
@@ -402,6 +398,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
       barrier_init(full + 8 * stage, 1);
       barrier_init(free + 8 * stage, 4 * kConsumers * kCluster);
     }
+    for (int ticket = 0; ticket < kTickets; ++ticket) barrier_init(base + kTicketsFullAt + 8 * ticket, 1);
     barrier_init_done();
   }
   int* const offsets = reinterpret_cast<int*>(shared + kOffsetsAt);
@@ -412,7 +409,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (warpgroup == 0) {
     lower_registers<kProducerRegisters>();
-    if (threadIdx.x == 0) load_tiles<kForm>(m_map, n_map, work, shared, base);
+    if (threadIdx.x == 0) load_tiles<kForm>(m_map, n_map, work, base);
   } else {
     raise_registers<kConsumerRegisters>();
     Consumer<kForm> consumer{out_map,
@@ -448,10 +445,11 @@ CUtensorMap map_of(const Tensor& tensor, int64_t d2, int64_t d1, int64_t d0, int
 
 template <GroupedForm kForm>
 void launch(const CUtensorMap& m_map, const CUtensorMap& n_map, const CUtensorMap& out_map, const Tensor& out,
-            const Work& work, int multiprocessors, cudaStream_t stream) {
+            const Work& work, CudaStream& stream) {
   const auto kernel = grouped_gemm_kernel<kForm>;
   TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
-  const auto blocks = static_cast<unsigned>(multiprocessors / kCluster * kCluster);
+  TRI_CUDA(cudaMemsetAsync(work.ticket, 0, sizeof(int), stream));
+  const auto blocks = static_cast<unsigned>(num_multiprocessors(stream) / kCluster * kCluster);
   kernel<<<blocks, kThreads, kShared, stream>>>(m_map, n_map, out_map, static_cast<__nv_bfloat16*>(out.data), work);
   TRI_CUDA_LAUNCH("hopper_grouped_gemm");
 }
@@ -466,25 +464,28 @@ bool hopper_grouped_gemm_takes(const GroupedProduct& p) {
   return p.rows.dtype == Dtype::kBF16 && bits % 16 == 0 && p.experts() <= grouped::kMaxExperts;
 }
 
-void hopper_grouped_gemm(const GroupedProduct& p, int multiprocessors, cudaStream_t stream) {
+void hopper_grouped_gemm(const GroupedProduct& p, CudaStream& stream) {
   using namespace grouped;
   const auto extent = [](int64_t value) { return static_cast<int>(value); };
-  Work work{static_cast<const int*>(p.offsets.data), p.experts(), extent(p.out[p.out.dims - 2]), 0, 0, p.add};
+  Work work{static_cast<int*>(workspace(stream, Scratch::kTickets, sizeof(int))),
+            static_cast<const int*>(p.offsets.data),
+            p.experts(),
+            extent(p.out[p.out.dims - 2]),
+            0,
+            0,
+            p.add};
   const int64_t E = work.experts, R = p.rows[0];
   if (p.form == GroupedForm::kWeightGradient) {
     work.n = extent(p.other[1]);
     return launch<GroupedForm::kWeightGradient>(map_of(p.rows, 1, R, work.m, 64), map_of(p.other, 1, R, work.n, 64),
-                                                map_of(p.out, E, work.m, work.n, 16), p.out, work, multiprocessors,
-                                                stream);
+                                                map_of(p.out, E, work.m, work.n, kGradientRows), p.out, work, stream);
   }
   work.m = extent(p.out[1]);
   work.k = extent(p.rows[1]);
   const CUtensorMap rows = map_of(p.rows, 1, R, work.k, 32), out = map_of(p.out, 1, R, work.m, 64);
   if (p.form == GroupedForm::kForward)
-    return launch<GroupedForm::kForward>(map_of(p.other, E, work.m, work.k, kM), rows, out, p.out, work,
-                                         multiprocessors, stream);
-  launch<GroupedForm::kInputGradient>(map_of(p.other, E, work.k, work.m, 64), rows, out, p.out, work, multiprocessors,
-                                      stream);
+    return launch<GroupedForm::kForward>(map_of(p.other, E, work.m, work.k, kM), rows, out, p.out, work, stream);
+  launch<GroupedForm::kInputGradient>(map_of(p.other, E, work.k, work.m, 64), rows, out, p.out, work, stream);
 }
 
 }  // namespace tri::cuda

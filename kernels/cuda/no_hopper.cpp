@@ -15,7 +15,7 @@ void hopper_attention_backward(const AttentionBackward&, CudaStream&) {
   TRI_REQUIRE(false, "hopper_attention_backward in a build without sm_90a");
 }
 bool hopper_grouped_gemm_takes(const GroupedProduct&) { return false; }
-void hopper_grouped_gemm(const GroupedProduct&, int, cudaStream_t) {
+void hopper_grouped_gemm(const GroupedProduct&, CudaStream&) {
   TRI_REQUIRE(false, "hopper_grouped_gemm in a build without sm_90a");
 }
 

@@ -119,8 +119,7 @@ struct Scores {
   }
 };
 
-// Sets the keys of experts outside of the best groups to 0. `choice` has room for the row's values, `sums` for its
-// groups'.
+// Sets the keys of experts outside of the best groups to 0. `choice` holds the row's values, `sums` a flag per group.
 template <int kPerLane>
 __device__ __forceinline__ void keep_best_groups(uint32_t (&keys)[kPerLane], const float (&values)[kPerLane],
                                                  const Rows& d, int lane, float* choice, float* sums) {
@@ -161,7 +160,7 @@ template <int kPerLane>
 __global__ void __launch_bounds__(kBlockThreads)
     router_forward_kernel(int32_t* experts, float* weights, float* partial, const float* logits, const float* bias,
                           const Rows d) {
-  extern __shared__ float shared[];  // a warp's row of choices and of groups; later its sums
+  extern __shared__ float shared[];  // a warp's choices and flags of groups; later its sums
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int columns = 2 * d.experts + 1;
   float* const choice = shared + warp * columns;

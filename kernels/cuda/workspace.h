@@ -16,7 +16,7 @@
 
 namespace tri::cuda {
 
-enum class Scratch { kGemm, kBiasGradient, kAttention, kColumnSums, kSort, kRowLosses, kSumsq };
+enum class Scratch { kGemm, kBiasGradient, kAttention, kColumnSums, kSort, kRowLosses, kSumsq, kTickets };
 
 // The buffers of one GPU. Safe for concurrent use.
 class Workspace {
