@@ -106,6 +106,7 @@ TEST(MpiGroup, all_reduce_of_more_elements_than_an_int_counts) {
   void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
   for_each_size([&](CommGroup& group, Stream& stream) {
+    if (group.size() == 1) return;  // exchanges nothing
     std::vector<AllReduce> calls;
     record_all_reduces(&calls);
     group.all_reduce(Tensor(memory, Dtype::kF32, {kElements}), ReduceOp::kMax, stream);
