@@ -784,8 +784,9 @@ std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& m
   const auto add = [&](const TensorRule& rule, int layer) {
     const bool bias = rule.part == Part::kBias;
     const std::string name = bias ? bias_of(rule.module, layer) : weight_of(rule.module, layer);
+    // The name of a tensor of experts is that of the first.
     Mapped mapped{
-        .hf = fmt::format(fmt::runtime(rule.hf), layer), .spec = find(name), .rows = rule.rows, .form = rule.form};
+        .hf = fmt::format(fmt::runtime(rule.hf), layer, 0), .spec = find(name), .rows = rule.rows, .form = rule.form};
     if (mapped.spec == nullptr && !(bias && format.zero_biases)) return;
     // A bias that the native model lacks has as many elements as its weight has rows.
     const ParamSpec* shaped = mapped.spec;
