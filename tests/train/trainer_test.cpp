@@ -380,8 +380,9 @@ const std::vector<std::vector<int>> kDocumentLengths = {{12}, {5, 7}, {1, 3, 2, 
 // A document that is packed with others has the losses and gradients that it has as a sample of its own, at the start
 // of a sample whose other targets are masked.
 TEST(Trainer, packed_documents_equal_each_alone) {
-  for (Config c : models_with_documents())
+  for (const Config& model : models_with_documents())
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      Config c = model;
       SCOPED_TRACE(fmt::format("{} qk_norm {} window {} recompute {}", enum_name(c.model.position),
                                enum_name(c.model.qk_norm), c.model.window, enum_name(recompute)));
       c.parallel.recompute = recompute;
@@ -417,7 +418,7 @@ TEST(Trainer, packed_documents_equal_each_alone) {
         for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], expected.at(name)[i], 1e-6) << name;
       EXPECT_NEAR(packed.evaluator->evaluate(inputs, targets, starts), one.loss, 1e-6);
       OneRank without(c);  // a sample of several documents differs from one of a single document
-      EXPECT_GT(std::abs(packed.evaluator->evaluate(inputs, targets) - one.loss), 1e-3);
+      EXPECT_GT(std::abs(packed.evaluator->evaluate(inputs, targets) - one.loss), 1e-4);
       // A text is one document, whatever training left on the device.
       const std::vector<int32_t> text = {1, 5, 2, 7};
       EXPECT_EQ(packed.evaluator->next_token_logits(text), without.evaluator->next_token_logits(text));
