@@ -58,7 +58,7 @@ std::string checkpoint_line(const LiveView& view) {
 }
 
 std::string gpu_line(const LiveView& view) {
-  const std::string text = view.metrics.steps.empty() ? "" : gpu_text(view.metrics.steps.back());
+  const std::string text = view.metrics.steps.empty() ? "" : gpu_text(view.metrics.steps.back(), "  ");
   return text.empty() ? "" : "GPU of rank 0: " + text;
 }
 

@@ -244,10 +244,10 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
   return run;
 }
 
-std::string gpu_text(const StepRecord& step) {
+std::string gpu_text(const StepRecord& step, std::string_view between) {
   std::string text;
   const auto add = [&](double value, const std::string& figure) {
-    if (std::isfinite(value)) text += (text.empty() ? "" : ", ") + figure;
+    if (std::isfinite(value)) text.append(text.empty() ? "" : between).append(figure);
   };
   add(step.gpu_mhz, fmt::format("{:.0f} MHz", step.gpu_mhz));
   add(step.gpu_watts, fmt::format("{:.0f} W", step.gpu_watts));

@@ -100,7 +100,8 @@ struct RecentSpeed {
 };
 RecentSpeed recent_speed(const RunMetrics& metrics);
 
-// Returns "1470 MHz, 690 W, 61 °C, 71.2 GiB in use" of rank 0's GPU in this step; "" if nothing is recorded.
-std::string gpu_text(const StepRecord& step);
+// Returns "1470 MHz, 690 W, 61 °C, 71.2 GiB in use" of rank 0's GPU in this step, with `between` its parts; "" if
+// nothing is recorded.
+std::string gpu_text(const StepRecord& step, std::string_view between = ", ");
 
 }  // namespace tri

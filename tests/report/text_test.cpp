@@ -189,7 +189,7 @@ TEST(LiveScreen, keys_choose_what_is_shown) {
   const auto has = [&](const std::string& text) { return shown().find(text) != std::string::npos; };
   EXPECT_TRUE(has("attempt 2") && has("1m05s ago") && has("  lr ") && has("  norm ") && has("a line of the log"))
       << shown();
-  EXPECT_TRUE(has("GPU of rank 0: 1") && has(" MHz, 6") && has(" W, 61 °C, 71.0 GiB in use")) << shown();
+  EXPECT_TRUE(has("GPU of rank 0: 1") && has(" MHz  6") && has(" W  61 °C  71.0 GiB in use")) << shown();
   EXPECT_TRUE(view.choice.press('l', 3));
   EXPECT_TRUE(has("loss (linear)")) << shown();
   EXPECT_TRUE(view.choice.press('s', 3));
