@@ -85,6 +85,8 @@ std::map<std::string, Config> models() {
   all["mixtral"] = llama();
   all["mixtral"].model.experts = 3;
   all["mixtral"].model.expert_hidden = 32;
+  all["mixtral"].model.ffn_hidden = 0;  // no layer is dense: the format has no key for it
+  fill_derived(all["mixtral"].model);
   all["qwen3_moe"] = all["qwen3"];
   all["qwen3_moe"].model.experts = 4;
   all["qwen3_moe"].model.experts_per_token = 3;
