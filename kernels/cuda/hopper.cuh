@@ -185,8 +185,11 @@ __device__ __forceinline__ void add_floats(float* to, uint32_t from, uint32_t by
                : "memory");
 }
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Waits until this thread's stores have read their shared memory.
-__device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until this thread's stores, except the last kPending groups, have read their shared memory.
+template <int kPending = 0>
+__device__ __forceinline__ void store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 // Waits until this thread's stores are done.
 __device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // Makes what this thread has stored in shared memory visible to the copy engine and wgmma.
