@@ -1,11 +1,11 @@
 // Grouped GEMM on Hopper: one product per expert, with row offsets in device memory. Formulas: kernels/grouped_gemm.h.
 //
 // Mapping: a cluster of two blocks computes tiles of 256 x 256, each block 128 x 256, each of its two multiplying
-// warpgroups 64 x 256. Clusters run for the whole launch; a ticket counter assigns tiles, because other kernels may keep
-// some clusters from starting. The tiles of an expert are neighbours, so that its weights are read from device memory
-// once. A thread of a third warpgroup loads boxes of 64
-// elements of K into a ring of four stages; the blocks of a cluster share the 256 columns: each loads half of them for
-// both. With the first stage of a tile the loading thread publishes which tile it is.
+// warpgroups 64 x 256. Clusters run for the whole launch. A ticket counter assigns tiles, because other kernels may
+// keep some clusters from starting. The tiles of an expert are neighbours, so that its weights are read from device
+// memory once. A thread of a third warpgroup loads boxes of 64 elements of K into a ring of four stages; the blocks of
+// a cluster share the 256 columns: each loads half of them for both. With the first stage of a tile the loading thread
+// publishes which tile it is.
 //
 // Forward and input gradient compute the transposed product: M is the width of the output, which is the same for all
 // experts, and N are the expert's rows, of which there may be any number: wgmma takes N in steps of 32. An expert's

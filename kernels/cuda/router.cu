@@ -64,13 +64,12 @@ __device__ __forceinline__ int take_largest(uint32_t (&keys)[kPerLane], int lane
   return number;
 }
 
-// Returns, in every lane, element `number` % 32 of lane's values[number / 32].
+// Returns, in every lane, the value of this number, value i of a lane having the number lane + 32 · i.
 template <int kPerLane>
-__device__ __forceinline__ float value_of(const float (&values)[kPerLane], int number) {
+__device__ __forceinline__ float value_of(const float (&values)[kPerLane], int number, int lane) {
   float mine = 0;
 #pragma unroll
-  for (int i = 0; i < kPerLane; ++i)
-    if (number / 32 == i) mine = values[i];
+  for (int i = 0; i < kPerLane; ++i) mine = number == lane + 32 * i ? values[i] : mine;
   return __shfl_sync(0xFFFFFFFFu, mine, number % 32);
 }
 
@@ -183,7 +182,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     float score = 0;  // of this lane's choice
     for (int k = 0; k < d.per_token; ++k) {
       const int e = take_largest(keys, lane);
-      const float of_e = value_of(s.score, e);
+      const float of_e = value_of(s.score, e, lane);
       if (lane == k) chosen = e, score = of_e;
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i)
@@ -238,7 +237,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   // w = scale · s / sum: the gradient through s and, if renormalized, through the sum.
   float score = 0;
   for (int k = 0; k < d.per_token; ++k) {
-    const float of_k = value_of(s.score, __shfl_sync(0xFFFFFFFFu, chosen, k));
+    const float of_k = value_of(s.score, __shfl_sync(0xFFFFFFFFu, chosen, k), lane);
     if (lane == k) score = of_k;
   }
   float sum = 1.0f, mean = 0.0f;
