@@ -125,6 +125,7 @@ namespace {
 Result<void> holds_model(const OpenedCheckpoint& checkpoint, Config config) {
   config.parallel = {};
   config.data.batch_ramp.clear();
+  config.run.tokens = 0;
   config.data.global_batch = config.data.micro_batch = 1;
   const auto resolved = resolve_config(std::move(config), 1);
   if (!resolved) return resolved.error();

@@ -23,6 +23,7 @@ Config forward_config(Config config, int ranks) {
   p.dp_transfers = Transfers::kCollectives;  // there are no gradients
   config.run.device = DeviceChoice::kAuto;
   config.data.batch_ramp.clear();  // batches have data.global_batch samples, the largest of the ramp
+  config.run.tokens = 0;           // run.steps stays what it was with the batches of the run
   if (!config.data.stages.empty()) config.data.stages.back().until_tokens = 0;  // no steps count the stages' tokens
   config.precision.gemm = GemmFormat::kCompute;                                 // FP8's scales belong to a run
   return config;
