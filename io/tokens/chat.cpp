@@ -50,7 +50,7 @@ class Reader {
 
   Result<std::vector<Message>> read(const Json& object) {
     if (!object.is_object()) return file_error("a JSON {}, expected an object", object.type_name());
-    if (const Json* system = first_of(object, {"system"}); system != nullptr && system->is_string())
+    if (const Json* system = first_of(object, {"system"}); system != nullptr && *system != Json(""))
       if (auto added = add("system", *system); !added) return added.error();
     if (auto added = add_messages(object); !added) return added.error();
     if (messages_.empty()) return file_error("no messages");
@@ -92,8 +92,10 @@ class Reader {
       const Json* content = first_of(message, {"content", "value", "text"});
       if (content == nullptr) return error("no \"content\" or \"value\"");
       if (auto added = add(*role, *content); !added) return added;
-      if (const Json* train = first_of(message, {"train"}); train != nullptr && train->is_boolean())
+      if (const Json* train = first_of(message, {"train"}); train != nullptr) {
+        if (!train->is_boolean()) return error_of_last("train {}; expected true or false", train->dump());
         messages_.back().train = train->get<bool>();
+      }
       if (const Json* weight = first_of(message, {"weight"}); weight != nullptr) {
         if (*weight != 0 && *weight != 1) return error_of_last("weight {}; expected 0 or 1", weight->dump());
         messages_.back().train = *weight == 1;

@@ -45,8 +45,9 @@ struct ChatText {
 // Returns the text of the conversation in `object`, in parts that alternate between trained and not. The messages are
 //   messages or conversations: a list of {role or from, content or value}; content: a string, or a list of {text}
 //   prompt, question or instruction (with input), and completion, response, output or answer: strings or such lists
-// A string `system` comes first. A message's `weight` (0 or 1) or `train` (true or false) replaces that of its role.
-// The roles human and gpt are user and assistant, unless the template has them. Fails with kFile, naming the message.
+// The content `system` comes first, unless it is "". A message's `weight` (0 or 1) or `train` (true or false) replaces
+// that of its role. The roles human and gpt are user and assistant, unless the template has them. Fails with kFile,
+// naming the message.
 Result<ChatText> render_chat(const nlohmann::json& object, const ChatTemplate& chat);
 
 struct ChatTokens {

@@ -59,6 +59,8 @@ TEST(Chat, the_usual_forms_are_recognized) {
     EXPECT_EQ(rendered(line), expected) << line;
   EXPECT_EQ(rendered(R"({"instruction": "U", "input": "I", "output": "A"})"), "^<u:U\n\nI>\n<a:[A>]\n[.]");
   EXPECT_EQ(rendered(R"({"system": "S", "prompt": "U", "response": "A"})"), "^<s:S>\n<u:U>\n<a:[A>]\n[.]");
+  EXPECT_EQ(rendered(R"({"system": [{"text": "S"}], "prompt": "U", "response": "A"})"), "^<s:S>\n<u:U>\n<a:[A>]\n[.]");
+  EXPECT_EQ(rendered(R"({"system": "", "prompt": "U", "response": "A"})"), expected);
   ChatTemplate deep = chat_of_brackets();
   deep.field = "a.b";
   EXPECT_EQ(rendered(R"({"a": {"b": [{"role": "user", "content": "U"}]}})", deep), "^<u:U>\n.");
@@ -88,6 +90,9 @@ TEST(Chat, what_cannot_be_read_is_named) {
        "message 1: a part of the content is not text"},
       {R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]})", "message 1: calls tools"},
       {R"({"messages": [{"role": "user", "content": "U", "weight": 0.5}]})", "message 1: weight 0.5; expected 0 or 1"},
+      {R"({"messages": [{"role": "assistant", "content": "A", "train": "false"}]})",
+       "message 1: train \"false\"; expected true or false"},
+      {R"({"system": {"text": "S"}, "prompt": "U", "response": "A"})", "message 1: content is a JSON object, expected"},
   };
   for (const auto& [line, words] : table) EXPECT_EQ(rendered(line).find(words), 0u) << line << ": " << rendered(line);
 }
