@@ -92,25 +92,25 @@ for continued in whole_cp single; do
 done
 
 echo "with loss masks the loss is the mean over the targets of all ranks on any layout, also after a resume"
-rm -rf whole start
+rm -rf whole_masked start_masked
 masked=('data.sources=[chat]' data.validation_fraction=0.1 run.eval_every=6 run.eval_batches=2 "$ramp")
-train 0 whole 8 "${mesh[@]}" "${masked[@]}"
-train 0 start 8 "${mesh[@]}" "${masked[@]}" run.steps=3
+train 0 whole_masked 8 "${mesh[@]}" "${masked[@]}"
+train 0 start_masked 8 "${mesh[@]}" "${masked[@]}" run.steps=3
 validation() { sed -n 's/.*"step":\([0-9]*\).*"validation_loss":\([^,}]*\).*/\1 \2/p' "$1/metrics.jsonl" | tail -2; }
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "8 tp=1 pp=2 dp=4 zero=2" "2 tp=2 pp=1 dp=1 zero=1"; do
   read -r ranks tp pp dp zero <<<"$layout"
-  rm -rf other && cp -r start other
+  rm -rf other && cp -r start_masked other
   train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$zero" "${masked[@]}"
-  paste -d' ' <(curve whole) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
-    END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
-  paste -d' ' <(validation whole) <(validation other) | awk '{d = $2 - $4; if (d < 0) d = -d; if ($1 != $3 || d > 2e-5 * $2) bad = 1}
-    END {exit bad || NR != 2}' || fail "$layout: validation differs" "$(validation whole) $(validation other)"
+  paste -d' ' <(curve whole_masked) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
+    END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole_masked) <(curve other))"
+  paste -d' ' <(validation whole_masked) <(validation other) | awk '{d = $2 - $4; if (d < 0) d = -d; if ($1 != $3 || d > 2e-5 * $2) bad = 1}
+    END {exit bad || NR != 2}' || fail "$layout: validation differs" "$(validation whole_masked) $(validation other)"
 done
 mv chat.mask chat.mask.off
-train 3 whole 1 "${masked[@]}" run.steps=13
+train 3 whole_masked 1 "${masked[@]}" run.steps=13
 has "chat.mask: missing, but chat.json says that the tokens have a loss mask"
 rm chat.json
-train 2 whole 8 "${mesh[@]}" "${masked[@]}" run.steps=13
+train 2 whole_masked 8 "${mesh[@]}" "${masked[@]}" run.steps=13
 has "data.sources[0]: chat with"
 mv chat.mask.off chat.mask
 
