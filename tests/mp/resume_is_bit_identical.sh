@@ -114,6 +114,33 @@ train 2 whole_masked 8 "${mesh[@]}" "${masked[@]}" run.steps=13
 has "data.sources[0]: chat with"
 mv chat.mask.off chat.mask
 
+echo "documents, packing, stages and a ramp: a resume has equal bits, and another layout continues it up to rounding"
+bottles | cut -c 1-23 >lines.txt
+run 0 "$trireme" data prepare --format lines --tokenizer bytes --output lines lines.txt
+documents=(data.document_mask=true data.eod_loss=false data.packing=best_fit "$ramp" 'data.sources=[]'
+  'data.stages=[{"until_tokens":700,"sources":["lines"]},{"sources":["lines","chat"]}]'
+  'data.validation=[{"name":"lines","path":"lines"}]' run.eval_every=6 run.eval_batches=2)
+rm -rf whole_documents start_documents parts_documents
+train 0 whole_documents 8 "${mesh[@]}" "${documents[@]}"
+train 0 start_documents 8 "${mesh[@]}" "${documents[@]}" run.steps=3
+cp -r start_documents parts_documents
+train 0 parts_documents 8 "${mesh[@]}" "${documents[@]}"
+run 0 "$trireme" checkpoint diff whole_documents parts_documents
+cmp -s <(curve whole_documents) <(curve parts_documents) ||
+  fail "the curves differ" "$(diff <(curve whole_documents) <(curve parts_documents))"
+for layout in "1 tp=1 pp=1 dp=1 cp=1" "4 tp=1 pp=1 dp=2 cp=2" "4 tp=1 pp=4 dp=1 cp=1"; do
+  read -r ranks tp pp dp cp <<<"$layout"
+  rm -rf other && cp -r start_documents other
+  train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$cp" "${documents[@]}"
+  paste -d' ' <(curve whole_documents) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
+    END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole_documents) <(curve other))"
+  paste -d' ' <(validation whole_documents) <(validation other) | awk '{d = $2 - $4; if (d < 0) d = -d; if ($1 != $3 || d > 2e-5 * $2) bad = 1}
+    END {exit bad || NR != 2}' || fail "$layout: validation differs" "$(validation whole_documents) $(validation other)"
+done
+rm -rf plain
+train 0 plain 1 "${documents[@]}" data.document_mask=false
+cmp -s <(curve plain) <(curve other) && fail "the mask changes nothing"
+
 echo "muon continues on another layout, and another optimizer does not continue its run"
 muon=(optimizer.name=muon lr.peak=1e-3)
 rm -rf whole_muon start_muon
