@@ -149,16 +149,19 @@ class Run {
       if (resumed || options_.existing == Existing::kRefuse) return resumed;
       start_over();
     }
+    std::error_code ignored;  // files are removed only after the writers hold the locks: another process may use them
     for (const auto& output : summary_.outputs) {
       auto writer = TokenFileWriter::create(output.prefix, type());
       if (!writer) return writer.error();
       writers_.push_back(std::move(writer).value());
-      if (!options_.chat) continue;
+      if (!options_.chat) {
+        fs::remove(output.prefix + ".mask.part", ignored);  // of an interrupted run with conversations
+        continue;
+      }
       auto mask = LossMaskWriter::create(output.prefix);
       if (!mask) return mask.error();
       masks_.push_back(std::move(mask).value());
     }
-    std::error_code ignored;  // removed only after the writers hold the locks: another process may be using it
     if (file) fs::remove(state_path(options_), ignored);
     return {};
   }

@@ -184,6 +184,17 @@ TEST(LossMask, an_interrupted_prepare_continues_with_the_same_bytes) {
   value_or_throw(prepare(options));
   EXPECT_EQ(read_all(folder / "out.mask"), read_all(folder / "whole.mask"));
   EXPECT_EQ(read_all(folder / "out.bin"), read_all(folder / "whole.bin"));
+  // Text that replaces an interrupted run of conversations leaves no part of a mask.
+  write_all(folder / "b.jsonl", "{\"prompt\": 3}\n");
+  options.output = folder / "text";
+  ASSERT_FALSE(prepare(options));
+  ASSERT_TRUE(fs::exists(folder / "text.mask.part"));
+  options.inputs.pop_back();
+  options.chat.reset();
+  options.text_field = "prompt";
+  options.existing = Existing::kOverwrite;
+  value_or_throw(prepare(options));
+  EXPECT_FALSE(fs::exists(folder / "text.mask.part"));
 }
 
 TEST(LossMask, files_that_do_not_belong_together_are_refused) {
