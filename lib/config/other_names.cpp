@@ -158,8 +158,8 @@ constexpr OtherName kNames[] = {
     {"sequence_parallel", "", "always on if parallel.tp is above 1; delete the setting"},
     {"context_parallel_size", "parallel.cp"},
     {"context_parallel_degree", "parallel.cp"},
-    {"expert_model_parallel_size", "", "mixture-of-experts models are not supported; delete the setting"},
-    {"expert_parallel_degree", "", "mixture-of-experts models are not supported; delete the setting"},
+    {"expert_model_parallel_size", "parallel.ep"},
+    {"expert_parallel_degree", "parallel.ep"},
     // number formats
     {"bf16", "precision.compute"},
     {"dtype", "precision.compute"},
