@@ -179,8 +179,8 @@ std::string printable(const std::string& text) {
   return shown;
 }
 
-// Returns the text of the tokens, or without a tokenizer their ids; those that are trained in [[ ]] if `trained` says so
-// of each token.
+// Returns the text of the tokens, or their ids if there is no tokenizer. `trained` is empty, or holds 1 for each token
+// that is trained, which is shown in [[ ]].
 std::string shown_tokens(std::span<const int32_t> tokens, std::span<const uint8_t> trained,
                          const Tokenizer* tokenizer) {
   const auto text_of = [&](std::span<const int32_t> part) {

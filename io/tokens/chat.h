@@ -14,8 +14,8 @@ namespace tri {
 
 // The text around messages. A conversation is
 //   begin, then of each message: prefix of its role, content, suffix of its role, separator
-// and the token that ends a document, unless the text ends with it. Trained are the contents and suffixes of the roles
-// that say so, and the end token after such a message.
+// and the token that ends a document, unless the text ends with it. The contents and suffixes of roles with `train` are
+// trained, and so is the end token after such a message.
 struct ChatTemplate {
   struct Role {
     std::string prefix, suffix;

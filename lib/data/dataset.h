@@ -36,8 +36,9 @@ struct DatasetOptions {
 // share the files, which close with the last copy.
 class Dataset {
  public:
-  // Opens and checks every source, and its loss mask if there is one; the error lists the first 100 problems and, if there are more, their number. Checks
-  // token ids against `vocab` in the first and last samples of each source, and at every read.
+  // Opens and checks every source, and its loss mask if there is one; the error lists the first 100 problems and, if
+  // there are more, their number. Checks token ids against `vocab` in the first and last samples of each source, and at
+  // every read.
   static Result<Dataset> open(const std::vector<SourceSpec>& sources, int seq_len, double validation_fraction,
                               uint64_t seed, int vocab, const DatasetOptions& options = {});
 

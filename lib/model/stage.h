@@ -28,10 +28,11 @@ struct StageContext {
   const OverlapSplits& splits;  // may change between runs of a plan
   float loss_scale = 1.0f;      // factor on the gradient of the summed loss: 1 / targets of a step
   CacheSize cache;              // as for the tensors
-  GroupOnStream* cp = nullptr;       // if cp has several ranks
-  GroupOnStream* experts = nullptr;  // the ranks that divide the experts (parallel.ep), on the compute stream; null: one
-                                     // rank, or transfers that move nothing
-  float token_share = 1.0f;          // 1 / tokens of a step, over which the routers' losses are means
+  GroupOnStream* cp = nullptr;  // if cp has several ranks
+  // The ranks that divide the experts (parallel.ep), on the compute stream; null: one rank, or transfers that move
+  // nothing.
+  GroupOnStream* experts = nullptr;
+  float token_share = 1.0f;  // 1 / tokens of a step, over which the routers' losses are means
 };
 
 // What the last virtual stage computes in a pass over cached sequences (cached_rows.h).

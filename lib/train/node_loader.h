@@ -1,5 +1,6 @@
 // Provides the tokens of a rank's steps. The ranks of a node that need tokens, those of the first and the last stage
-// (with data.document_mask of every stage, which needs the documents), share a ring of batches that one of them fills (data.shared), so that a node reads every byte once.
+// (with data.document_mask of every stage, which needs the documents), share a ring of batches that one of them fills
+// (data.shared), so that a node reads every byte once.
 #pragma once
 
 #include <memory>

@@ -360,9 +360,9 @@ History train(const Layout& layout, bool alone) {
   std::vector<Share> mine;
   uint64_t quantized = 0;
   if (alone || job.world_rank() < layout.ranks()) {
-    const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(),
-                                {{"tp", layout.tp}, {"cp", layout.cp}, {"dp", layout.dp}, {"pp", layout.pp},
-                                 {"ep", layout.ep}});
+    const Mesh mesh =
+        make_mesh(alone ? 0 : job.world_rank(),
+                  {{"tp", layout.tp}, {"cp", layout.cp}, {"dp", layout.dp}, {"pp", layout.pp}, {"ep", layout.ep}});
     auto device =
         layout.device == DeviceKind::kCpu ? value_or_throw(open_device(DeviceKind::kCpu, 0)) : open_test_device();
     Arena arena(*device, rank_bytes(config, mesh, *device));
