@@ -68,16 +68,16 @@ run 0 "$trireme" eval runs/tiny --data text --set precision.compute=bf16
 has "per byte"
 
 echo "generate prints the same tokens on any layout, as many as requested"
-run 0 "$trireme" generate runs/tiny --prompt "7 green" --tokens 12 --temperature 0
+run 0 "$trireme" generate runs/tiny --prompt "7 green" --tokens 12 --temperature 0 --quiet
 alone=$output
 has "7 green bottles"
 for ranks in 2 4; do
-  run 0 "$mpirun" -n "$ranks" "$trireme" generate runs/tiny --prompt "7 green" --tokens 12 --temperature 0
+  run 0 "$mpirun" -n "$ranks" "$trireme" generate runs/tiny --prompt "7 green" --tokens 12 --temperature 0 --quiet
   [[ $output == "$alone" ]] || fail "$ranks ranks generate another text" "$output"
 done
-run 0 "$trireme" generate runs/tiny --prompt "7 green " --tokens 60 --seed 5 --top-p 0.9
+run 0 "$trireme" generate runs/tiny --prompt "7 green " --tokens 60 --seed 5 --top-p 0.9 --quiet
 first=$output
-run 0 "$trireme" generate runs/tiny --prompt "7 green " --tokens 60 --seed 5 --top-p 0.9
+run 0 "$trireme" generate runs/tiny --prompt "7 green " --tokens 60 --seed 5 --top-p 0.9 --quiet
 [[ $output == "$first" ]] || fail "equal seeds give different texts" "$output"
 run 0 "$trireme" generate runs/tiny --prompt-ids 5,6,7 --tokens 3
 [[ $(tail -1 <<<"$output") =~ ^5\ 6\ 7(\ [0-9]+){3}$ ]] || fail "ids" "$output"
