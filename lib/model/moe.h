@@ -102,7 +102,7 @@ struct MoeWorkspace {
 struct MoeStatistics {
   static constexpr int kLosses = 2;  // after the loads: auxiliary loss, router z-loss
   Tensor totals;                     // (layers, E + kLosses) f32, of a step; training only
-  Tensor bias;                       // (layers, E) f32; only with model.router_bias_rate
+  Tensor bias;                       // (layers, E) f32; only of sigmoid routers
 
   Tensor load(int64_t layer) const { return totals.rows(layer, 1).flat(0, totals[1] - kLosses); }
   Tensor losses(int64_t layer) const { return totals.rows(layer, 1).flat(totals[1] - kLosses, kLosses); }

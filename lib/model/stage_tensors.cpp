@@ -200,7 +200,8 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   if (mesh.axis("pp").last()) stage.head = allocator.head(num_microbatches);
   if (cache.sequences > 0) stage.cached = allocator.cached_rows(mesh);
   const StageDims d = stage_dims(config, mesh, cache);
-  if (config.model.router_bias_rate > 0)
+  // Even if router_bias_rate is 0: a checkpoint may have biases, which the choice of experts then keeps.
+  if (config.model.experts > 0 && config.model.router == Router::kSigmoid)
     stage.experts.bias = arena.take("workspace", Dtype::kF32, {expert_layers(config.model), config.model.experts});
   if (any_fp8_layer(config)) stage.fp8 = allocate_fp8(config, mesh, arena);
   if (by_peer_copies(config.parallel.tp_transfers, mesh.axis("tp").size))

@@ -15,7 +15,7 @@ RouterState::RouterState(Device& device, const MoeStatistics& statistics, float 
 void RouterState::update(const Tensor& grad_scale) {
   if (empty()) return;
   compute_.copy(host_.data(), statistics_.totals.data, statistics_.totals.bytes());
-  if (statistics_.bias.empty()) return;
+  if (statistics_.bias.empty() || bias_rate_ == 0) return;
   for (int64_t layer = 0; layer < statistics_.bias[0]; ++layer)
     router_bias_update({.bias = statistics_.bias.rows(layer, 1).flat(),
                         .load = statistics_.load(layer),

@@ -18,8 +18,8 @@ class RouterState {
   RouterState(Device& device, const MoeStatistics& statistics, float bias_rate, Stream& compute);
 
   bool empty() const { return statistics_.totals.empty(); }
-  // Copies the totals, which the ranks have summed, to the host, and updates the biases. `grad_scale` (1) f32: the
-  // clipping factor; NaN changes nothing.
+  // Copies the totals, which the ranks have summed, to the host, and updates the biases unless their rate is 0.
+  // `grad_scale` (1) f32: the clipping factor; NaN changes nothing.
   void update(const Tensor& grad_scale);
   // Returns the numbers of the step, by layer with experts, for which the caller has waited.
   std::vector<RouterNumbers> numbers() const;
