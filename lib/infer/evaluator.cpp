@@ -118,8 +118,13 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
   const SequenceChunks& chunks = dims.chunks;
   const auto length = static_cast<int64_t>(tokens.size());
   TRI_REQUIRE(length > 0 && length <= chunks.seq_len, "{} tokens in a window of {}", length, chunks.seq_len);
-  // Tokens after the prompt do not affect it, because attention is causal.
+  // Tokens after the prompt do not affect it, because attention is causal. Equal tokens choose the same experts, for
+  // whose rows a rank may lack memory (parallel.ep_capacity), so the padding of models with experts has many tokens.
   std::vector<int32_t> padded(static_cast<size_t>(dims.R), 0);
+  if (engine_.config().model.experts > 0)
+    for (int64_t row = 0; row < dims.R; ++row)
+      padded[static_cast<size_t>(row)] = static_cast<int32_t>(
+          (engine_.mesh().joint_axis(kTokenAxes).rank * dims.R + row) % engine_.config().model.vocab);
   for (const SequencePiece& piece : chunks.pieces())
     if (piece.global < length)
       std::copy_n(tokens.begin() + piece.global, std::min(piece.count, length - piece.global),
