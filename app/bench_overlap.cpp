@@ -69,6 +69,8 @@ Result<void> bench_overlaps(const std::string& path, const std::vector<std::stri
                             const OverlapBench& bench, bool json, Job& job) {
   const auto loaded = open_bench_job(path, overrides, job);
   if (!loaded) return loaded.error();
+  if (const int experts = loaded.value().config().model.experts; experts > 0)
+    return usage_error("model.experts: {}: bench overlap measures dense layers only; set model.experts to 0", experts);
   const auto rows = bench_overlap(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device, bench);
   if (job.world_rank() != 0) return {};
   if (!json) {
