@@ -284,7 +284,7 @@ void add_export(Command& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
       "export",
       "Write the weights to a folder that Hugging Face's transformers loads (Gemma-2, Gemma-3, GPT-2, GPT-NeoX, LLaMA, "
-      "Mistral, OLMo-2, Qwen2 or Qwen3 layout)");
+      "Mistral, Mixtral, OLMo-2, Qwen2, Qwen3 or Qwen3-MoE layout)");
   auto options = std::make_shared<huggingface::ExportOptions>();
   auto path = std::make_shared<std::string>(), dtype = std::make_shared<std::string>("fp32");
   auto gigabytes = std::make_shared<double>(5);
@@ -315,7 +315,7 @@ void add_import(Command& checkpoint, int& status) {
   auto* command = checkpoint.add_subcommand(
       "import",
       "Start a run from the weights and config of a folder saved by transformers (Gemma-2, Gemma-3, GPT-2, "
-      "GPT-NeoX, LLaMA, Mistral, OLMo-2, Qwen2 or Qwen3)");
+      "GPT-NeoX, LLaMA, Mistral, Mixtral, OLMo-2, Qwen2, Qwen3 or Qwen3-MoE)");
   auto options = std::make_shared<huggingface::ImportOptions>();
   command->add_option("hf_dir", options->folder, "Folder with config.json and safetensors")->required();
   command
