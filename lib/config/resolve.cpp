@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "io/base/format.h"
 #include "kernels/core/dims.h"
 #include "kernels/fp8.h"
 #include "kernels/rope.h"
@@ -189,8 +190,8 @@ class Resolver {
           m.router_groups, m.router_groups);
     else if (m.experts_per_token > m.experts / m.router_groups * m.router_top_groups &&
              m.experts_per_token <= m.experts)
-      add("model.experts_per_token: {} exceeds the {} experts of {} groups; raise model.router_top_groups",
-          m.experts_per_token, m.experts / m.router_groups * m.router_top_groups, m.router_top_groups);
+      add("model.experts_per_token: {} exceeds the {} of {}; raise model.router_top_groups", m.experts_per_token,
+          counted(m.experts / m.router_groups * m.router_top_groups, "expert"), counted(m.router_top_groups, "group"));
     if (c_.precision.gemm == GemmFormat::kFp8)
       add("precision.gemm: fp8 is not supported with model.experts {}; set precision.gemm to compute", m.experts);
   }
