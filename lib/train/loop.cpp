@@ -94,7 +94,7 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                                                               .completed = context.begun.steps,
                                                               .last_step = last_step_,
                                                               .memory_bytes = rank_.arena.used()});
-  if (const std::string id = rank_.device.bus_id(); !id.empty()) gpu_ = std::make_unique<GpuWatch>(id);
+  if (const std::string id = rank_.device.bus_id(); !id.empty()) gpu_ = std::make_unique<SensorWatch>(id);
 }
 
 std::vector<TrainingLoop::Validation> TrainingLoop::validations_of(const Config& config, const Inputs& inputs) {

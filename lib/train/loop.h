@@ -15,8 +15,8 @@
 #include "lib/fault/stop_signals.h"
 #include "lib/infer/evaluator.h"
 #include "lib/observe/metrics/exporters.h"
-#include "lib/observe/metrics/gpu_watch.h"
 #include "lib/observe/metrics/metrics.h"
+#include "lib/observe/metrics/sensor_watch.h"
 #include "lib/observe/metrics/startup.h"
 #include "lib/observe/ranks/rank_monitor.h"
 #include "lib/observe/status/effective_time.h"
@@ -118,7 +118,7 @@ class TrainingLoop {
   std::optional<Clock::time_point> step_end_;   // of the previous step; none: something happened in between
   TimelineRecorder timeline_;
   std::unique_ptr<Exporters> exporters_;  // world rank 0
-  std::unique_ptr<GpuWatch> gpu_;         // world rank 0, if it has a GPU
+  std::unique_ptr<SensorWatch> gpu_;      // world rank 0, if it has a GPU
   ProgressLine progress_line_;
 };
 

@@ -1,4 +1,4 @@
-#include "lib/observe/metrics/gpu_watch.h"
+#include "lib/observe/metrics/sensor_watch.h"
 
 #include <thread>
 #include <utility>
@@ -9,7 +9,7 @@ namespace tri {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-struct GpuWatch::State {
+struct SensorWatch::State {
   explicit State(std::chrono::milliseconds between) : period(between) {}
 
   const std::chrono::milliseconds period;
@@ -20,12 +20,12 @@ struct GpuWatch::State {
   SteadyTime read_at TRI_GUARDED_BY(mutex);
 };
 
-GpuWatch::GpuWatch(const std::string& bus_id, std::chrono::milliseconds period)
+SensorWatch::SensorWatch(const std::string& bus_id, std::chrono::milliseconds period)
     : state_(std::make_shared<State>(period)) {
   std::thread([state = state_, bus_id] { run(*state, bus_id); }).detach();
 }
 
-GpuWatch::~GpuWatch() {
+SensorWatch::~SensorWatch() {
   constexpr std::chrono::seconds kTimeout{1};
   const MutexLock lock(state_->mutex);
   state_->ending = true;
@@ -33,13 +33,13 @@ GpuWatch::~GpuWatch() {
   state_->wake.wait_for(state_->mutex, kTimeout, [&]() TRI_REQUIRES(state_->mutex) { return state_->ended; });
 }
 
-std::optional<GpuSensors> GpuWatch::newest() const {
+std::optional<GpuSensors> SensorWatch::newest() const {
   const MutexLock lock(state_->mutex);
   if (!state_->newest || std::chrono::steady_clock::now() - state_->read_at > 10 * state_->period) return std::nullopt;
   return state_->newest;
 }
 
-void GpuWatch::run(State& state, const std::string& bus_id) {
+void SensorWatch::run(State& state, const std::string& bus_id) {
   {
     const auto nvml = Nvml::open();
     for (bool ending = !nvml; !ending;) {

@@ -1,5 +1,5 @@
 // The sensors of a GPU through a fake of NVML.
-#include "lib/observe/metrics/gpu_watch.h"
+#include "lib/observe/metrics/sensor_watch.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-class GpuWatchTest : public ::testing::Test {
+class SensorWatchTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ::setenv("TRIREME_NVML", TRI_FAKE_NVML, 1);
@@ -25,7 +25,7 @@ class GpuWatchTest : public ::testing::Test {
     for (const char* name : {"TRIREME_NVML", "TRIREME_TEST_NVML", "TRIREME_TEST_NVML_FILE"}) ::unsetenv(name);
   }
   // Waits, for a minute at most, until newest() has values, or until it has none.
-  static bool becomes(const GpuWatch& watch, bool known) {
+  static bool becomes(const SensorWatch& watch, bool known) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (watch.newest().has_value() != known && std::chrono::steady_clock::now() < until)
       std::this_thread::sleep_for(milliseconds(5));
@@ -36,8 +36,8 @@ class GpuWatchTest : public ::testing::Test {
   const std::string words_ = folder_ / "words";
 };
 
-TEST_F(GpuWatchTest, reads_the_sensors_of_its_gpu) {
-  const GpuWatch watch("0000:11:00.0", std::chrono::hours(1));
+TEST_F(SensorWatchTest, reads_the_sensors_of_its_gpu) {
+  const SensorWatch watch("0000:11:00.0", std::chrono::hours(1));
   ASSERT_TRUE(becomes(watch, true));
   const GpuSensors now = *watch.newest();
   EXPECT_EQ(now.sm_mhz, 1470u);
@@ -46,10 +46,10 @@ TEST_F(GpuWatchTest, reads_the_sensors_of_its_gpu) {
   EXPECT_EQ(now.memory_bytes, uint64_t{71} << 30);
 }
 
-TEST_F(GpuWatchTest, a_driver_that_hangs_leaves_no_old_values_and_holds_nobody_up) {
+TEST_F(SensorWatchTest, a_driver_that_hangs_leaves_no_old_values_and_holds_nobody_up) {
   const auto begin = std::chrono::steady_clock::now();
   {
-    const GpuWatch watch("0000:11:00.0", milliseconds(20));
+    const SensorWatch watch("0000:11:00.0", milliseconds(20));
     ASSERT_TRUE(becomes(watch, true));
     std::ofstream(words_) << "hang=1:1";
     EXPECT_TRUE(becomes(watch, false));
@@ -59,13 +59,13 @@ TEST_F(GpuWatchTest, a_driver_that_hangs_leaves_no_old_values_and_holds_nobody_u
   std::this_thread::sleep_for(milliseconds(200));  // the abandoned thread ends, before the environment changes
 }
 
-TEST_F(GpuWatchTest, nothing_is_known_of_an_absent_gpu_or_without_the_library) {
+TEST_F(SensorWatchTest, nothing_is_known_of_an_absent_gpu_or_without_the_library) {
   ::setenv("TRIREME_NVML", "/nowhere/libnvidia-ml.so.1", 1);
-  const GpuWatch without("0000:11:00.0", milliseconds(1));
+  const SensorWatch without("0000:11:00.0", milliseconds(1));
   std::this_thread::sleep_for(milliseconds(50));
   EXPECT_FALSE(without.newest());
   ::setenv("TRIREME_NVML", TRI_FAKE_NVML, 1);
-  const GpuWatch absent("0000:77:00.0", milliseconds(1));
+  const SensorWatch absent("0000:77:00.0", milliseconds(1));
   std::this_thread::sleep_for(milliseconds(50));
   EXPECT_FALSE(absent.newest());
 }

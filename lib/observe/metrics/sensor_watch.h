@@ -10,15 +10,15 @@
 
 namespace tri {
 
-class GpuWatch {
+class SensorWatch {
  public:
   // Reads the sensors of the GPU at this PCI bus id ("0000:18:00.0") once per `period`; never if the driver's library
   // cannot be loaded.
-  explicit GpuWatch(const std::string& bus_id, std::chrono::milliseconds period = std::chrono::seconds(2));
+  explicit SensorWatch(const std::string& bus_id, std::chrono::milliseconds period = std::chrono::seconds(2));
   // Abandons the thread if a call of the driver does not return within a second.
-  ~GpuWatch();
-  GpuWatch(const GpuWatch&) = delete;
-  GpuWatch& operator=(const GpuWatch&) = delete;
+  ~SensorWatch();
+  SensorWatch(const SensorWatch&) = delete;
+  SensorWatch& operator=(const SensorWatch&) = delete;
 
   // Returns the newest values; none if there are none of the last ten periods.
   std::optional<GpuSensors> newest() const;
