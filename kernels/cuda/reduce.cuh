@@ -32,6 +32,10 @@ __device__ __forceinline__ float block_max(float value, float* shared) {
   return most;
 }
 
+// Local to each file: files with kernels for sm_90a alone also include this header, and the linker must not let one of
+// their kernels stand for that of a file with code for all architectures.
+namespace {
+
 // sums.out[k][c] += sum over slabs of partial[slab, k, c], in a fixed order: the second pass of column sums.
 template <int kSums>
 struct ColumnSums {
@@ -90,4 +94,5 @@ void add_slabs_early(ColumnSums<kSums> sums, const float* partial, int64_t colum
   TRI_CUDA(cudaLaunchKernelEx(&config, add_slabs_kernel<kSums>, sums, partial, columns, slabs));
 }
 
+}  // namespace
 }  // namespace tri::cuda
