@@ -30,7 +30,9 @@ __global__ void __launch_bounds__(kThreads)
   counts += int64_t{b} * tiles;
   const auto bounds = [&](int tile) {
     const int first = tile * sizes.queries, last = min(first + sizes.queries, band.seq_len) - 1;
-    return QueryTile{tile, band.first_key(b, band.position(first)) / sizes.keys, band.position(last) / sizes.keys};
+    const int position = band.position(first), first_key = band.first_key(b, position);
+    if (first_key < 0 || first_key > position) __trap();  // the attention kernel would hang
+    return QueryTile{tile, first_key / sizes.keys, band.position(last) / sizes.keys};
   };
   for (int tile = threadIdx.x; tile < tiles; tile += kThreads) {
     const QueryTile own = bounds(tile);
@@ -64,6 +66,7 @@ __global__ void __launch_bounds__(kThreads) key_tiles_kernel(KeyTile* to, Turns*
     for (int p = threadIdx.x; p < band.key_len; p += kThreads) {
       const int start = band.document_start(b, p),
                 next = p + 1 < band.key_len ? band.document_start(b, p + 1) : band.key_len;
+      if (start < 0 || start > p || next < start) __trap();  // the turns would make blocks wait forever
       if (next > start)
         for (int tile = start / K; tile < key_tiles && last_key(tile) < next; ++tile) ends[tile] = p;
     }
