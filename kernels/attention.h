@@ -133,8 +133,8 @@ bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu
 // Returns whether the FlashAttention kernels on this GPU are those for Hopper (wgmma, TMA); otherwise they use
 // mma.sync.
 bool flash_attention_is_hoppers(const GpuProperties& gpu);
-// Returns true for bf16 without a softcap, first_key and kv, with a head size that is a multiple of 8 up to 128, and any
-// group and window.
+// Returns true for bf16 without a softcap, first_key and kv, with a head size that is a multiple of 8 up to 128, and
+// any group and window.
 bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
 
 // The most shared memory of a block that the FlashAttention kernels need. If a GPU has less than Hopper's kernels need,

@@ -1,9 +1,10 @@
-// The rows of a mixture of experts: each token's row is needed by K experts. A pair (r, k), number p = r · K + k, is one
-// row of one expert; the P = R · K pairs sorted by expert, stably, are the rows that the experts compute.
+// The rows of a mixture of experts: each token's row is needed by K experts. A pair (r, k), number p = r · K + k, is
+// one row of one expert; the P = R · K pairs sorted by expert, stably, are the rows that the experts compute.
 //   sort_pairs         place[p]: the sorted position of pair p; pair[i]: the pair at position i;
 //                      offsets[e]: the first position of expert e; offsets[E] = P
 //   merge_sources      the same for rows that arrive in S parts, each sorted by expert, of counts[s, e] rows: position
-//                      pair[i] of the arrived rows moves to position i, and its expert's rows keep the order of the parts
+//                      pair[i] of the arrived rows moves to position i, and its expert's rows keep the order of the
+//                      parts
 //   gather_rows        out[i] = inp[index[i] / divisor]
 //   combine_rows       out[r] = addend[r] + sum over k, ascending, of weights[r, k] · rows[place[r, k]]
 //   combine_backward   drows[place[r, k]] = weights[r, k] · dout[r];  dweights[r, k] = dout[r] · rows[place[r, k]]

@@ -1,5 +1,5 @@
-// Keys and values of QKV rows (qkv_row.h) as rows of their own, which context parallelism transfers (AttentionForward::kv):
-// the keys of all heads, then their values.
+// Keys and values of QKV rows (qkv_row.h) as rows of their own, which context parallelism transfers
+// (AttentionForward::kv): the keys of all heads, then their values.
 //   pack_kv      kv[r] = the keys and values of qkv[r]
 //   unpack_kv    the keys and values of qkv[r] = sum_p parts[p][r], in the order of p in fp32, rounded once
 #pragma once

@@ -1,8 +1,8 @@
 // The router of a mixture of experts: which experts compute a token, and with which weights. Arithmetic is fp32.
 //   scores   s = softmax(logits) over the E experts, or sigmoid(logits)
-//   choice   c = logits (softmax), or s + bias (sigmoid): the K experts of largest c, largest first. With groups > 1 the
-//            experts are `groups` runs of E / groups; only the top_groups groups with the largest sums of their two
-//            largest c (one, if a group has one expert) are candidates. Of equal values the lower index comes first
+//   choice   c = logits (softmax), or s + bias (sigmoid): the K experts of largest c, largest first. With groups > 1
+//            the experts are `groups` runs of E / groups; only the top_groups groups with the largest sums of their
+//            two largest c (one, if a group has one expert) are candidates. Of equal values the lower index is first
 //   weights  w_k = scale · s_k, or renormalized scale · s_k / (sum of the K chosen s + 1e-20)
 //   shares   p = s (softmax), or s / (sum of the E s + 1e-20) (sigmoid): what the auxiliary loss counts
 // Two losses may be added to the objective (Fedus et al. 2021; Zoph et al. 2022, ST-MoE):
@@ -71,7 +71,8 @@ struct RouterTotals {
 };
 void check(const RouterTotals&);
 
-// After a step (arXiv 2408.15664): bias[e] += rate · sign(mean of load - load[e]). Nothing changes if grad_scale is NaN.
+// After a step (arXiv 2408.15664): bias[e] += rate · sign(mean of load - load[e]). If grad_scale is NaN, nothing
+// changes.
 struct RouterBiasUpdate {
   Tensor bias;        // (E) f32
   Tensor load;        // (E) f32: rows that chose an expert in the whole step

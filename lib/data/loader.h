@@ -34,7 +34,8 @@ struct BatchShape {
 // Host memory for a step's tokens, (M, B, T / cp) each, with M of that step; empty if they are not needed.
 struct StepTokens {
   std::span<int32_t> inputs, targets;  // padding samples: token 0, kNoTarget
-  // With data.document_mask: the position in its sample at which each token's document starts, of whole samples (M, B, T).
+  // With data.document_mask: the position in its sample at which each token's document starts, (M, B, T) of whole
+  // samples.
   std::span<int32_t> document_starts = {};
   std::vector<AttentionPairs> pairs = {};  // [LoaderPlan::windows] of this rank's samples
 };

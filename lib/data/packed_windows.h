@@ -21,7 +21,8 @@ class PackedWindows {
   // 16 million parts of documents.
   static constexpr int64_t kBytes = int64_t{128} << 20;
 
-  // `tokens`: of the file. Forgets the windows that were not used for the longest time when they take more than `bytes`.
+  // `tokens`: of the file. Forgets the windows that were not used for the longest time when they take more than
+  // `bytes`.
   PackedWindows(std::shared_ptr<const DocumentIndex> documents, int64_t tokens, int seq_len, int64_t bytes = kBytes);
 
   // Returns the extents of sample `sample`: those that pack_documents gives for its window. Throws Fatal (kFile) if

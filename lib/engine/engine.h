@@ -55,9 +55,9 @@ class Engine {
   void set_overlap_splits(const OverlapSplits& splits) { overlap_splits_ = splits; }
 
   // Sets over how many targets of a global batch the loss of the following runs of plans is a mean: those other than
-  // kNoTarget; and over how many tokens the routers' losses are means. At first both are all tokens of data.global_batch
-  // samples. Without targets, 0, losses and gradients are 0. Waits for the compute stream if the number of targets
-  // changes. Call it with the same numbers on all ranks.
+  // kNoTarget; and over how many tokens the routers' losses are means. At first both are all tokens of
+  // data.global_batch samples. Without targets, 0, losses and gradients are 0. Waits for the compute stream if the
+  // number of targets changes. Call it with the same numbers on all ranks.
   void set_batch(int64_t tokens, int64_t targets);
 
   // Returns the elements of an f32 or bf16 tensor. Waits for the compute stream.

@@ -1,5 +1,5 @@
-// A branch of a transformer block, attention, MLP or experts, with its parameters, as the steps that the block runs. The block
-// decides their order, what overlaps which transfer (block_order.h), and where the residual stream goes.
+// A branch of a transformer block, attention, MLP or experts, with its parameters, as the steps that the block runs.
+// The block decides their order, what overlaps which transfer (block_order.h), and where the residual stream goes.
 #pragma once
 
 #include <vector>

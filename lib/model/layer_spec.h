@@ -101,8 +101,8 @@ struct LayerSpec {
   // attention kernel and the batch.
   WorkspaceDims kernel_workspace(int tp) const;
 
-  // Whether the other layer's tensors and workspace have the same shapes, apart from a dense MLP and experts, which each
-  // have their own.
+  // Whether the other layer's tensors and workspace have the same shapes, apart from a dense MLP and experts, which
+  // each have their own.
   bool same_sizes(LayerSpec other) const {
     other.attention.window = attention.window;
     other.attention.local_rope = attention.local_rope;

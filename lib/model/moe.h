@@ -1,12 +1,12 @@
-// A mixture of experts as a kind of branch: its spec, the tensors that it saves for a microbatch, and its workspace. The
-// steps that run it are a BranchLayer (branch.h), made in moe.cpp.
+// A mixture of experts as a kind of branch: its spec, the tensors that it saves for a microbatch, and its workspace.
+// The steps that run it are a BranchLayer (branch.h), made in moe.cpp.
 //
 // Between branches a tp rank holds its own rows (Rl, C), so every rank of a stage is a source of distinct rows, and no
 // rows are gathered over tp. An expert's weights are whole matrices on one rank of each run of parallel.ep ranks:
 //   router (Rl, E) -> K experts and weights per row -> the Rl · K rows sorted by expert -> to the experts' ranks ->
 //   fc1, activation, fc2 of each expert -> back -> their weighted sum, in the order of a row's choices
-// A shared expert is a dense MLP over the rank's own rows, whose output joins that sum. Router and shared expert are the
-// same on all ranks of a stage.
+// A shared expert is a dense MLP over the rank's own rows, whose output joins that sum. Router and shared expert are
+// the same on all ranks of a stage.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// Context parallelism: which positions of a sample a cp rank processes. A sample of T positions is cut into 2 · cp chunks
-// of T / (2 · cp) consecutive positions. cp rank r holds chunks r and 2 · cp - 1 - r, in this order: its T / cp local
-// positions. With causal attention all ranks then have the same work (zigzag; Llama 3, arXiv 2407.21783, section 3.3.2).
+// Context parallelism: which positions of a sample a cp rank processes. A sample of T positions is cut into 2 · cp
+// chunks of T / (2 · cp) consecutive positions. cp rank r holds chunks r and 2 · cp - 1 - r, in this order: its T / cp
+// local positions. With causal attention all ranks then have the same work (zigzag; Llama 3, arXiv 2407.21783,
+// section 3.3.2).
 #pragma once
 
 #include <array>

@@ -66,9 +66,9 @@ StepPrediction predict_step(const Workload& workload, const Cluster& cluster, co
 // Uses rings (collectives.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster);
 
-// Grows the workload's bucket_elements by powers of two while that saves at least half a percent of the step, and returns
-// the step. Each bucket's ring has a latency in proportion to its ranks, so small buckets of many ranks are slow; large
-// ones begin later and leave more to do after the last backward.
+// Grows the workload's bucket_elements by powers of two while that saves at least half a percent of the step, and
+// returns the step. Each bucket's ring has a latency in proportion to its ranks, so small buckets of many ranks are
+// slow; large ones begin later and leave more to do after the last backward.
 StepPrediction predict_with_buckets(Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
 // Returns a warning if this program has no attention kernel on tensor cores for the workload's heads, since predicted

@@ -67,8 +67,8 @@ struct Workload {
   // This program, for memory only: rows in transfer between stages have their own buffers, and so do the copies of tp
   // and dp into the peers' memory.
   bool stage_buffers = false, tp_copies = false, dp_copies = false;
-  // This program with cp: attention reads keys and values of whole samples, which are gathered before it, in memory that
-  // all layers share; their gradients are summed after it (lib/model/kv_exchange.h). Other programs exchange them
+  // This program with cp: attention reads keys and values of whole samples, which are gathered before it, in memory
+  // that all layers share; their gradients are summed after it (lib/model/kv_exchange.h). Other programs exchange them
   // alongside attention. overlap_cp: backward's gather is hidden by the GEMM before it.
   bool gathers_kv = false, overlap_cp = true;
   int64_t bucket_elements = 40'000'000;

@@ -24,8 +24,8 @@ class RouterState {
   // Returns the numbers of the step, by layer with experts, for which the caller has waited.
   std::vector<RouterNumbers> numbers() const;
 
-  // Returns the biases as a checkpoint stores them, by layer with experts and expert; empty if there are none. Waits for
-  // the compute stream.
+  // Returns the biases as a checkpoint stores them, by layer with experts and expert; empty if there are none. Waits
+  // for the compute stream.
   std::vector<float> saved_bias();
   // Fails with kFile if `saved` belongs to another model. An empty `saved` changes nothing.
   Result<void> load(const std::vector<float>& saved);

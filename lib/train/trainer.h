@@ -27,8 +27,8 @@ struct StepPlace {
   int64_t first_sample = 0;  // consumed samples before it
   // Targets other than kNoTarget in the whole global batch, over which loss and gradients are means; none: all tokens.
   std::optional<int64_t> targets = std::nullopt;
-  // With data.document_mask: where the document of each of this dp rank's tokens starts in its sample, (M, B, T); empty:
-  // each sample is one document.
+  // With data.document_mask: where the document of each of this dp rank's tokens starts in its sample, (M, B, T);
+  // empty: each sample is one document.
   std::span<const int32_t> document_starts = {};
 };
 

@@ -48,14 +48,14 @@ TEST(Chat, contents_and_suffixes_of_trained_roles_are_trained) {
 
 TEST(Chat, the_usual_forms_are_recognized) {
   const std::string expected = "^<u:U>\n<a:[A>]\n[.]";
-  for (
-      const char* line :
-      {R"({"messages": [{"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}]})",
-       R"({"conversations": [{"from": "human", "value": "U"}, {"from": "gpt", "value": "A"}]})",
-       R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "U"}]}, {"role": "bot2", "content": "A"}]})",
-       R"({"prompt": "U", "completion": "A"})", R"({"question": "U", "answer": "A"})",
-       R"({"instruction": "U", "input": "", "output": "A"})",
-       R"({"prompt": [{"role": "user", "content": "U"}], "completion": [{"role": "assistant", "content": "A"}]})"})
+  for (const char* line :
+       {R"({"messages": [{"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}]})",
+        R"({"conversations": [{"from": "human", "value": "U"}, {"from": "gpt", "value": "A"}]})",
+        R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "U"}]},
+                        {"role": "bot2", "content": "A"}]})",
+        R"({"prompt": "U", "completion": "A"})", R"({"question": "U", "answer": "A"})",
+        R"({"instruction": "U", "input": "", "output": "A"})",
+        R"({"prompt": [{"role": "user", "content": "U"}], "completion": [{"role": "assistant", "content": "A"}]})"})
     EXPECT_EQ(rendered(line), expected) << line;
   EXPECT_EQ(rendered(R"({"instruction": "U", "input": "I", "output": "A"})"), "^<u:U\n\nI>\n<a:[A>]\n[.]");
   EXPECT_EQ(rendered(R"({"system": "S", "prompt": "U", "response": "A"})"), "^<s:S>\n<u:U>\n<a:[A>]\n[.]");

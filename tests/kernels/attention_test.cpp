@@ -20,7 +20,8 @@ struct Shape {
   std::string text() const {
     return fmt::format("B{} T{} NKV{} G{} HS{} W{} cap {} documents {}", B, T, NKV, G, HS, W, cap, document);
   }
-  // (B, T): where the document of each token starts; different in each sample. The first one began in an earlier sample.
+  // (B, T): where the document of each token starts; different in each sample. The first one began in an earlier
+  // sample.
   Values document_starts() const {
     Values starts;
     for (int b = 0; b < B; ++b)

@@ -20,8 +20,8 @@ class ReferenceModel {
  public:
   explicit ReferenceModel(const Config& config) : m_(config.model) {}
 
-  // Returns the sum of the token losses of one sequence: inputs and targets (T). Adds the losses of the layers' routers,
-  // times T, to `routers`; the sequence is then a whole microbatch.
+  // Returns the sum of the token losses of one sequence: inputs and targets (T). Adds the losses of the layers'
+  // routers, times T, to `routers`; the sequence is then a whole microbatch.
   double loss(const ParameterValues& p, const int32_t* inputs, const int32_t* targets,
               double* routers = nullptr) const {
     const int T = m_.seq_len, C = m_.hidden;

@@ -19,8 +19,8 @@ DpTraffic dp_traffic(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const ClusterConfig& cluster = config.cluster;
   const Mesh mesh = mesh_of(config, 0);
-  // In a ring each rank sends (ranks - 1) / ranks of a bucket to reduce-scatter it, and the same to gather it. These are
-  // the elements of the stage with the largest buffers, and those of FP8 weights among them.
+  // In a ring each rank sends (ranks - 1) / ranks of a bucket to reduce-scatter it, and the same to gather it. These
+  // are the elements of the stage with the largest buffers, and those of FP8 weights among them.
   int64_t most = 0, slices = 0, slices_of_fp8 = 0;
   for (int stage = 0; stage < p.pp; ++stage) {
     int64_t elements = 0, sent = 0, sent_fp8 = 0;
@@ -57,7 +57,8 @@ DpTraffic dp_traffic(const Config& config) {
   traffic.network_bound = traffic.crosses_nodes && across < inside;
   traffic.bytes_per_second = traffic.network_bound ? across : inside;
   const double tokens = static_cast<double>(config.data.micro_batch) * config.model.seq_len;
-  traffic.compute_seconds = model_flops_per_token(config) * tokens / (p.tp * p.cp * p.pp) / (cluster.rank_tflops * 1e12);
+  traffic.compute_seconds =
+      model_flops_per_token(config) * tokens / (p.tp * p.cp * p.pp) / (cluster.rank_tflops * 1e12);
   return traffic;
 }
 

@@ -30,9 +30,9 @@ std::vector<StageShare> stage_shares(const Config& config, const OrderFields& or
 std::string trained_share(const OrderedSource& source);
 
 std::string order_report(const Config& config, const OrderFields& order);
-// The same as one JSON object: {samples, tokens, steps, stages [{first_sample, samples, first_token, tokens, first_step,
-// last_step, sources [{path, samples, tokens, share, first_epoch, last_epoch}]}]}; with a loss mask a source also has
-// trained_share.
+// The same as one JSON object: {samples, tokens, steps, stages [{first_sample, samples, first_token, tokens,
+// first_step, last_step, sources [{path, samples, tokens, share, first_epoch, last_epoch}]}]}; with a loss mask a
+// source also has trained_share.
 std::string order_json(const Config& config, const OrderFields& order);
 
 }  // namespace tri

@@ -273,8 +273,8 @@ function markShape(kind, colour, place) {
   return drawing('path', {d: look.d, transform: place, style: `fill:${fill};stroke:${stroke};stroke-width:2`});
 }
 
-// Returns where to draw symbols for marks at the ascending positions `xs`: those that would cover each other are next to
-// each other instead, around their mean.
+// Returns where to draw symbols for marks at the ascending positions `xs`: those that would cover each other are next
+// to each other instead, around their mean.
 function apart(xs, left, right) {
   const width = 13, most = 8, made = [];
   for (let from = 0, to = 0; from < xs.length; from = to) {
@@ -320,8 +320,8 @@ function curvePlot(options) {
     const margin = logarithmic() ? 0 : 0.04 * (high - low);
     return [low - margin, high + margin];
   };
-  // Returns the marks to draw and their x positions. If the whole axis is visible, marks beyond its ends are shown there:
-  // a resume at step 0, or a crash after the last step.
+  // Returns the marks to draw and their x positions. If the whole axis is visible, marks beyond its ends are shown
+  // there: a resume at step 0, or a crash after the last step.
   const placesOf = (frame) => {
     const {domain} = frame, all = options.view.domain === options.view.whole, [left, right] = domain.map(frame.x);
     const shown = marks.filter((mark) => all || (mark.x >= domain[0] && mark.x <= domain[1])).slice(0, 200);

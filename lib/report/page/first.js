@@ -92,8 +92,8 @@ const kCompared = [
   ['attempts', (run) => run.wall && run.wall.attempts_in_all, whole]
 ];
 
-// Returns the difference from the first run: of counts "-2", of shares "+3.1 points", otherwise "+3.1 %"; for more than two
-// runs, the range of differences.
+// Returns the difference from the first run: of counts "-2", of shares "+3.1 points", otherwise "+3.1 %"; for more than
+// two runs, the range of differences.
 function differenceOf(values, format) {
   const [first, ...others] = values, counts = format === whole, points = format === percent;
   if (!known(first) || (first === 0 && !counts && !points)) return '';
