@@ -1,4 +1,4 @@
-// How token files were made: PREFIX.json beside PREFIX.bin, which `trireme data prepare` writes.
+// How token files were made: PREFIX.json next to PREFIX.bin, which `trireme data prepare` writes.
 #pragma once
 
 #include <cstdint>

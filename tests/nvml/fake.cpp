@@ -2,7 +2,8 @@
 //   TRIREME_TEST_NVML   words separated by blanks: gpus=8 (default 2), and faults of a GPU, FAULT=GPU:NUMBER:
 //                       watts=0:690  celsius=0:61  gib=0:71  lanes=2:8  ecc=1:3  remap=0:1 (pending; 2: failed)
 //                       recovery=0:1  nvlinks=1:17  mhz=0:210  slowdown=0:64  recoveries=1:2 and replays=1:40 (of each
-//                       of its NVLinks); missing=GPU:0 (does not answer); hang=GPU:1 (no call returns while the word is present); hidden=GPU:0
+//                       of its NVLinks); missing=GPU:0 (does not answer); hang=GPU:1 (no call returns while the word
+//                       is present); hidden=GPU:0
 //                       (another job's); refuse=0:9 (nvmlInit's status); xid=GPU:79, which is reported once: the n-th
 //                       such word is the n-th event
 //   TRIREME_TEST_NVML_FILE   a file of such words, reread at every call: faults that occur while the program runs

@@ -46,7 +46,7 @@ TEST_F(SensorWatchTest, reads_the_sensors_of_its_gpu) {
   EXPECT_EQ(now.memory_bytes, uint64_t{71} << 30);
 }
 
-TEST_F(SensorWatchTest, a_driver_that_hangs_leaves_no_old_values_and_holds_nobody_up) {
+TEST_F(SensorWatchTest, a_driver_that_hangs_leaves_no_old_values_and_delays_no_caller) {
   const auto begin = std::chrono::steady_clock::now();
   {
     const SensorWatch watch("0000:11:00.0", milliseconds(20));
