@@ -53,7 +53,7 @@ class Reader {
     if (const Json* system = first_of(object, {"system"}); system != nullptr && *system != Json(""))
       if (auto added = add("system", *system); !added) return added.error();
     if (auto added = add_messages(object); !added) return added.error();
-    if (messages_.empty()) return file_error("no messages");
+    if (messages_.empty()) return file_error("no messages; remove the line, or skip it with --skip-bad");
     return std::move(messages_);
   }
 
@@ -68,8 +68,8 @@ class Reader {
     const Json* answer = first_of(object, {"completion", "response", "output", "answer"});
     if (prompt == nullptr || answer == nullptr)
       return file_error(
-          "no field \"messages\" or \"conversations\", nor a pair such as \"prompt\" and \"completion\"; name the field "
-          "of the messages with --field");
+          "no field \"messages\" or \"conversations\", nor a pair such as \"prompt\" and \"completion\"; name the "
+          "field of the messages with --field");
     if (prompt->is_string()) {
       std::string text = prompt->get<std::string>();
       if (const Json* input = first_of(object, {"input"}); object.contains("instruction") && input != nullptr)
@@ -86,18 +86,20 @@ class Reader {
     for (const Json& message : list) {
       if (!message.is_object()) return error("a JSON {}, expected an object", message.type_name());
       const Json* role = first_of(message, {"role", "from"});
-      if (role == nullptr || !role->is_string()) return error("no \"role\" or \"from\"");
+      if (role == nullptr || !role->is_string())
+        return error("no \"role\" or \"from\" says whose message it is; add one");
       const Json* calls = first_of(message, {"tool_calls", "function_call"});
-      if (calls != nullptr && !calls->empty()) return error("calls tools, which a template cannot express");
+      if (calls != nullptr && !calls->empty())
+        return error("calls tools, which a template cannot express; remove the line, or skip it with --skip-bad");
       const Json* content = first_of(message, {"content", "value", "text"});
-      if (content == nullptr) return error("no \"content\" or \"value\"");
+      if (content == nullptr) return error("no \"content\" or \"value\" holds its text; add one");
       if (auto added = add(*role, *content); !added) return added;
       if (const Json* train = first_of(message, {"train"}); train != nullptr) {
         if (!train->is_boolean()) return error_of_last("train {}; expected true or false", train->dump());
         messages_.back().train = train->get<bool>();
       }
       if (const Json* weight = first_of(message, {"weight"}); weight != nullptr) {
-        if (*weight != 0 && *weight != 1) return error_of_last("weight {}; expected 0 or 1", weight->dump());
+        if (*weight != 0 && *weight != 1) return error_of_last("weight is {}; expected 0 or 1", weight->dump());
         messages_.back().train = *weight == 1;
       }
     }
@@ -117,7 +119,9 @@ class Reader {
       for (const Json& part : content) {
         const auto found = part.is_object() ? part.find("text") : part.end();
         if (!part.is_object() || found == part.end() || !found->is_string())
-          return error("a part of the content is not text");
+          return error(
+              "a part of the content is not text, which alone can be trained; remove the line, or skip it with "
+              "--skip-bad");
         text += found->get<std::string>();
       }
     messages_.push_back({role, chat_.trim ? trimmed(text) : text, std::nullopt});
@@ -200,8 +204,10 @@ Result<void> check_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, co
   const std::vector<int32_t> begins = tokenizer.encode("");
   const std::vector<int32_t> first = tokenizer.encode(chat.begin);
   if (!begins.empty() && first.size() > begins.size() && first[begins.size()] == begins.back())
-    return usage_error("the template's begin: the tokenizer {} puts this token before each document already; remove it",
-                       tokenizer_name);
+    return usage_error(
+        "--chat: the tokenizer {} already begins each document with the token in the template's begin; remove "
+        "it from begin",
+        tokenizer_name);
   std::set<std::string> seen;
   const auto warn = [&](const std::string& text) {
     for (size_t at = text.find("<|"); at != std::string::npos; at = text.find("<|", at + 1)) {
@@ -210,7 +216,10 @@ Result<void> check_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, co
       const std::string token = text.substr(at, end + 2 - at);
       const size_t count = tokenizer.encode(token).size() - begins.size();
       if (count > 1 && seen.insert(token).second)
-        log_warn("the template's {} is not a token of {}: it becomes {} tokens of text", token, tokenizer_name, count);
+        log_warn(
+            "the template's {} is not a token of {} and becomes {} tokens of text; use the tokenizer of the model "
+            "for which the template is",
+            token, tokenizer_name, count);
     }
   };
   warn(chat.begin);

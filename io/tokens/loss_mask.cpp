@@ -39,7 +39,7 @@ Result<std::optional<LossMask>> LossMask::open(const TokenFile& tokens) {
   if (!file) {
     if (expected)
       return file_error(
-          "{}: missing, but {} says that the tokens have a loss mask; copy it too, or prepare the tokens "
+          "{}: is missing, but {} says that the tokens have a loss mask; copy it too, or prepare the tokens "
           "again",
           path, sidecar);
     return std::optional<LossMask>();
@@ -49,16 +49,19 @@ Result<std::optional<LossMask>> LossMask::open(const TokenFile& tokens) {
   mask.file_ = std::move(file).value();
   Header header;
   if (mask.file_.bytes() < kHeaderBytes)
-    return file_error("{}: {} bytes; truncated, or not a loss mask", path, mask.file_.bytes());
+    return file_error("{}: has {} bytes, so it is truncated, or not a loss mask; prepare the tokens again", path,
+                      mask.file_.bytes());
   if (auto got = mask.file_.read(&header, kHeaderBytes, 0); !got) return got.error();
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
-    return file_error("{}: not a loss mask; remove it, or prepare the tokens again", path);
+    return file_error("{}: is not a loss mask; remove it, or prepare the tokens again", path);
   if (header.version != kVersion)
     return file_error("{}: has version {}, and this program reads version {}; use a newer trireme", path,
                       header.version, kVersion);
   if (mask.file_.bytes() != kHeaderBytes + header.tokens || header.tokens != tokens.num_tokens())
-    return file_error("{}: holds {} bytes for {} tokens, but {}.bin has {}; truncated, or of another token file", path,
-                      mask.file_.bytes() - kHeaderBytes, header.tokens, tokens.prefix(), tokens.num_tokens());
+    return file_error(
+        "{}: holds {} bytes for {} tokens, but {}.bin has {}, so it is truncated, or of another token file; "
+        "prepare the tokens again",
+        path, mask.file_.bytes() - kHeaderBytes, header.tokens, tokens.prefix(), tokens.num_tokens());
   if (header.trained < 0 || header.trained > header.tokens || (expected && *expected != header.trained))
     return file_error("{}: says that {} of {} tokens are trained{}; prepare the tokens again", path, header.trained,
                       header.tokens, expected ? fmt::format(", but {} says {}", sidecar, *expected) : "");
@@ -79,8 +82,8 @@ Result<void> LossMask::try_read(int64_t first, std::span<uint8_t> out) const {
   if (auto got = file_.read(out.data(), count, kHeaderBytes + first); !got) return got;
   for (size_t i = 0; i < out.size(); ++i)
     if (out[i] > 1)
-      return file_error("{}: token {} has the byte {}, expected 0 or 1", path_, first + static_cast<int64_t>(i),
-                        out[i]);
+      return file_error("{}: token {} has the byte {}, expected 0 or 1; prepare the tokens again", path_,
+                        first + static_cast<int64_t>(i), out[i]);
   return {};
 }
 
@@ -101,7 +104,8 @@ Result<void> LossMask::check() const {
     trained += std::count(block.begin(), block.end(), 1);
   }
   if (trained != num_trained_)
-    return file_error("{}: {} tokens are trained, but its header says {}; damaged", path_, trained, num_trained_);
+    return file_error("{}: trains {} tokens, but its header says {}, so it is damaged; prepare the tokens again", path_,
+                      trained, num_trained_);
   return {};
 }
 

@@ -250,7 +250,8 @@ class Run {
     for (const auto& output : summary_.outputs)
       if (output.trained_tokens == 0)
         return usage_error(
-            "--chat: no token of {} is trained: no message has a role for which the template has train: true",
+            "--chat: no token of {} is trained, since no message has a role with train: true; set it for a role in the "
+            "template",
             output.prefix);
     for (size_t i = 0; i < writers_.size(); ++i) {
       const PrepareSummary::Output& output = summary_.outputs[i];
@@ -465,8 +466,8 @@ class Run {
       const OrderedJson state = OrderedJson::parse(text);
       if (state.at("options") != options_of())
         return usage_error(
-            "{}: belongs to an interrupted run with other options (--tokenizer, --field, --chat or --split); give the same "
-            "options to continue it, or start over with --force",
+            "{}: belongs to an interrupted run with other options (--tokenizer, --field, --chat or --split); give the "
+            "same options to continue it, or start over with --force",
             path);
       if (state.contains("marks"))
         for (const OrderedJson& mark : state.at("marks")) marks_.push_back(mark_of(mark));
@@ -618,7 +619,9 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
     for (const TextInput& input : inputs.value().files)
       if (input.format != TextFormat::kJsonl)
         return usage_error(
-            "--chat: {} is not JSON lines by its name; conversations are JSON lines: give --format jsonl", input.path);
+            "--chat: conversations must be JSON lines, but the name of {} does not end as .jsonl does; if it holds "
+            "them, give --format jsonl",
+            input.path);
   int64_t input_bytes = 0;
   for (const TextInput& input : inputs.value().files) input_bytes += input.file_bytes;
   if (const fs::path folder = fs::path(options.output).parent_path(); !folder.empty()) {

@@ -94,7 +94,8 @@ class Resolver {
     if (c_.run.tokens > 0) {
       const int64_t last = last_step(c_, 0, 0);
       if (c_.run.steps != RunConfig{}.steps && c_.run.steps != last)
-        add("run.steps: {}, but run.tokens {} ends the run after step {}; remove one of the two, or set run.tokens to 0",
+        add("run.steps: {}, but run.tokens {} ends the run after step {}; remove one of the two, or set run.tokens to "
+            "0",
             c_.run.steps, c_.run.tokens, last);
       c_.run.steps = last;
     }
@@ -166,7 +167,7 @@ class Resolver {
       add("model.experts_per_token: {} exceeds model.experts {}; set it to {} or less", m.experts_per_token, m.experts,
           m.experts);
     if (m.dense_layers >= m.layers)
-      add("model.dense_layers: {} leaves none of {} layers with experts; lower it, or set model.experts to 0",
+      add("model.dense_layers: {} leaves no layer of model.layers {} with experts; lower it, or set model.experts to 0",
           m.dense_layers, m.layers);
     if (m.block != Block::kSequential)
       add("model.experts: {} requires a sequential block, but model.block is {}; set model.block to sequential",
@@ -177,8 +178,8 @@ class Resolver {
           m.expert_hidden, m.hidden, kBlock, either(multiples_around(m.expert_hidden, kBlock), m.expert_hidden));
     const std::string sigmoid = "set model.router to sigmoid";
     if (m.router != Router::kSigmoid && (m.router_groups > 1 || m.router_top_groups > 1))
-      add("model.router_groups: {} of {} requires a sigmoid router; {}, or both to 1", m.router_top_groups,
-          m.router_groups, sigmoid);
+      add("model.router_groups: {} (model.router_top_groups {}) requires a sigmoid router; {}, or both to 1",
+          m.router_groups, m.router_top_groups, sigmoid);
     if (m.router != Router::kSigmoid && m.router_bias_rate > 0)
       add("model.router_bias_rate: {} requires a sigmoid router; {}, or model.router_bias_rate to 0",
           m.router_bias_rate, sigmoid);
@@ -389,8 +390,8 @@ class Resolver {
       if (!names.insert(data.validation[i].name).second)
         add("data.validation[{}].name: {} is the name of another file; give each its own", i, data.validation[i].name);
     if (data.reset_positions == AutoFlag::kTrue && !data.document_mask)
-      add("data.reset_positions: true, but without data.document_mask a token attends to other documents, some of whose "
-          "positions would be later than its own; set data.document_mask: true or data.reset_positions: auto");
+      add("data.reset_positions: true, but without data.document_mask a token attends to other documents, some of "
+          "whose positions would be later than its own; set data.document_mask: true or data.reset_positions: auto");
     if (data.stages.empty()) return;
     if (!data.sources.empty())
       add("data.sources: the sources of a run with data.stages are those of its stages; set data.sources to []");

@@ -24,10 +24,12 @@ class TemplateReader : YamlReader {
       add(file_name(), "no roles; add \"roles: {assistant: {prefix: ..., suffix: ..., train: true}, ...}\"");
     bool trains = false;
     for (const auto& [name, role] : chat_.roles) trains = trains || role.train;
-    if (!has_errors() && !trains) add(file_name(), "no role has train: true, so no token would be trained");
+    if (!has_errors() && !trains)
+      add(file_name(), "no role has train: true, so no token would be trained; set it for the roles to train");
     for (const auto& [name, role] : chat_.names)
       if (!has_errors() && !chat_.roles.contains(role))
-        add(file_name(), fmt::format("names: {} is another name of {}, which is not a role", name, role));
+        add(file_name(),
+            fmt::format("names: {} is another name of {}, which is not a role; add {} under roles", name, role, role));
     if (has_errors()) return all_errors();
     return std::move(chat_);
   }

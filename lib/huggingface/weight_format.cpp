@@ -550,9 +550,11 @@ Result<Described> read_model(const std::string& path, const Json& json) {
     known.push_back(candidate.format.model_type);
     if (candidate.format.model_type == type) table = &candidate;
   }
-  if (type_value.is_null()) return file_error("{}: model_type is missing; known are {}", path, fmt::join(known, ", "));
+  if (type_value.is_null())
+    return file_error("{}: model_type is missing; add it as one of {}", path, fmt::join(known, ", "));
   if (table == nullptr)
-    return file_error("{}: model_type: {} is not known; known are {}", path, type_value.dump(), fmt::join(known, ", "));
+    return file_error("{}: model_type: {} is not supported; those that are: {}", path, type_value.dump(),
+                      fmt::join(known, ", "));
   Described described{.format = &table->format};
   ModelConfig& m = described.model;
   m.norm = table->norm;

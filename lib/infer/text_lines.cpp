@@ -18,7 +18,9 @@ Result<std::vector<T>> read_lines(const std::string& json_lines, const std::stri
   std::string text;
   for (int number = 1; std::getline(stream, text); ++number) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    if (utf8_prefix(text) < text.size()) return usage_error("{}:{}: not UTF-8 text", path, number);
+    if (utf8_prefix(text) < text.size())
+      return usage_error("{}:{}: not UTF-8 text; save the file as UTF-8, such as with iconv -f latin1 -t utf-8", path,
+                         number);
     const Json object = Json::parse(text, nullptr, false);
     if (!object.is_object())
       return usage_error("{}:{}: not a JSON object; write one object per line, such as {{\"text\": \"...\"}}", path,

@@ -128,7 +128,10 @@ void allocate_workspace(const MoeSpec& moe, const BranchMemory& m, LayerWorkspac
 Result<void> load_router_bias(const std::vector<float>& saved, const Tensor& bias, Stream& stream) {
   if (bias.empty() || saved.empty()) return {};
   if (static_cast<int64_t>(saved.size()) != bias.numel())
-    return file_error("the checkpoint has {} biases of routers, but the model has {}", saved.size(), bias.numel());
+    return file_error(
+        "the checkpoint has router biases of {} experts, but the model has {}; set model.experts, model.layers and "
+        "model.dense_layers as in the checkpoint's config",
+        saved.size(), bias.numel());
   stream.copy(bias.data, saved.data(), bias.bytes());
   stream.synchronize();
   return {};

@@ -379,10 +379,11 @@ const Combination kBadCombinations[] = {
     {"model: {experts: 4, experts_per_token: 5, bias: false}", 1,
      "model.experts_per_token: 5 exceeds model.experts 4; set it to 4 or less"},
     {"model: {experts: 4, dense_layers: 12}", 1,
-     "model.dense_layers: 12 leaves none of 12 layers with experts; lower it, or set model.experts to 0\n"
+     "model.dense_layers: 12 leaves no layer of model.layers 12 with experts; lower it, or set model.experts to 0\n"
      "model.bias: true is not supported with model.experts 4; set model.bias to false"},
     {"model: {experts: 6, router_groups: 2, router_bias_rate: 0.1, bias: false}", 1,
-     "model.router_groups: 1 of 2 requires a sigmoid router; set model.router to sigmoid, or both to 1\n"
+     "model.router_groups: 2 (model.router_top_groups 1) requires a sigmoid router; set model.router to sigmoid, or "
+     "both to 1\n"
      "model.router_bias_rate: 0.1 requires a sigmoid router; set model.router to sigmoid, or model.router_bias_rate to "
      "0"},
     {"model: {experts: 6, router: sigmoid, router_groups: 4, bias: false}", 1,

@@ -71,7 +71,8 @@ TEST(TextLines, name_the_line_that_is_wrong) {
   for (const char* bad : {"{\"context\": \"c\"}", "{\"continuation\": \"c\"}", "{\"text\": null}",
                           "{\"text\": \"t\", \"context\": \"c\"}"})
     EXPECT_FALSE(read_text_lines(bad, "file")) << bad;
-  EXPECT_EQ(read_text_lines("{\"text\": \"caf\xe9\"}", "file").error().message, "file:1: not UTF-8 text");
+  EXPECT_EQ(read_text_lines("{\"text\": \"caf\xe9\"}", "file").error().message,
+            "file:1: not UTF-8 text; save the file as UTF-8, such as with iconv -f latin1 -t utf-8");
 }
 
 TEST(TextLines, a_text_follows_the_end_of_a_document) {

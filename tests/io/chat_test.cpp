@@ -229,7 +229,7 @@ TEST(LossMask, files_that_do_not_belong_together_are_refused) {
   EXPECT_THROW(mask->read(file.num_tokens() - 1, last), Fatal);
   EXPECT_FALSE(mask->check());
   fs::remove(folder / "out.mask");
-  EXPECT_PRED2(contains, LossMask::open(file).error().message, "missing, but");
+  EXPECT_PRED2(contains, LossMask::open(file).error().message, "is missing, but");
   write_all(folder / "out.mask", good);
   Json sidecar = Json::parse(read_all(folder / "out.json"));
   sidecar.erase("trained_tokens");

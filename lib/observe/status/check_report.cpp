@@ -209,7 +209,7 @@ std::string experts(const Config& config, const Mesh& mesh) {
   return fmt::format(
       "experts: {} in each of {}, {} a token; {} a rank (ep {}), with memory for {} rows of a microbatch{}\n",
       m.experts, counted(expert_layers(m), "layer"), m.experts_per_token, m.experts / ep, ep, rows,
-      ep == 1 ? ", all that there can be"
+      ep == 1 ? ", the most that can choose them"
               : fmt::format(", {:.3g} times those of balanced experts; more are an error (parallel.ep_capacity)",
                             static_cast<double>(rows) / static_cast<double>(own * m.experts_per_token)));
 }
@@ -286,8 +286,8 @@ std::string documents_text(const Config& config, const Dataset& dataset) {
   const double dp = std::max(1, config.parallel.dp), per_rank = config.data.global_batch / dp;
   const double busiest = std::sqrt(2 * std::log(dp) * squares / samples / per_rank) / mean;
   return fmt::format(
-      "  documents: about {:.0f} tokens each as cut by samples (estimated from {}); {} FLOPs a token, of whole samples {}; "
-      "the busiest of {} computes about {:.1f} % more than the mean one\n",
+      "  documents: about {:.0f} tokens each as cut by samples (estimated from {}); {} FLOPs a token, of whole samples "
+      "{}; the busiest of {} computes about {:.1f} % more than the mean one\n",
       samples * length / documents, counted(count, "sample"), format_count(mean / length),
       format_count(model_flops_per_token(config, AttentionWork::kCausal)), counted(static_cast<int64_t>(dp), "dp rank"),
       100 * busiest);
