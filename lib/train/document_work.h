@@ -26,7 +26,7 @@ class DocumentWork {
   // rank 0. Does not wait. Collective.
   void begin(const std::vector<AttentionPairs>& pairs);
   // Returns the work of that step, of `tokens` tokens. Call it after the step, when all ranks have called begin(). On
-  // ranks other than world rank 0, which have only their own numbers, as if the samples of all ranks were like these.
+  // ranks other than world rank 0, which have only their own numbers, as if all samples were like this rank's.
   OfStep end(double tokens);
 
  private:
