@@ -95,7 +95,7 @@ class Reader {
       if (content == nullptr) return error("no \"content\" or \"value\" holds its text; add one");
       if (auto added = add(*role, *content); !added) return added;
       if (const Json* train = first_of(message, {"train"}); train != nullptr) {
-        if (!train->is_boolean()) return error_of_last("train {}; expected true or false", train->dump());
+        if (!train->is_boolean()) return error_of_last("train is {}; expected true or false", train->dump());
         messages_.back().train = train->get<bool>();
       }
       if (const Json* weight = first_of(message, {"weight"}); weight != nullptr) {

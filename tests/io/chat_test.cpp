@@ -89,9 +89,10 @@ TEST(Chat, what_cannot_be_read_is_named) {
       {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
        "message 1: a part of the content is not text"},
       {R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]})", "message 1: calls tools"},
-      {R"({"messages": [{"role": "user", "content": "U", "weight": 0.5}]})", "message 1: weight 0.5; expected 0 or 1"},
+      {R"({"messages": [{"role": "user", "content": "U", "weight": 0.5}]})",
+       "message 1: weight is 0.5; expected 0 or 1"},
       {R"({"messages": [{"role": "assistant", "content": "A", "train": "false"}]})",
-       "message 1: train \"false\"; expected true or false"},
+       "message 1: train is \"false\"; expected true or false"},
       {R"({"system": {"text": "S"}, "prompt": "U", "response": "A"})", "message 1: content is a JSON object, expected"},
   };
   for (const auto& [line, words] : table) EXPECT_EQ(rendered(line).find(words), 0u) << line << ": " << rendered(line);
