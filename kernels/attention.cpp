@@ -124,6 +124,23 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     const auto path = attention_path(kernel, pass, s, gpu);
     if (!path || path.value() != AttentionPath::kScalar) continue;
+    AttentionShape whole = s;  // of samples without documents, on one cp rank
+    whole.documents = false;
+    whole.key_len = 0;
+    const auto without = attention_path(kernel, pass, whole, gpu);
+    if (without && without.value() == AttentionPath::kCudnn) {
+      const bool both = s.documents && s.key_len > 0;
+      return fmt::format(
+          "attention with head size {} has a kernel on tensor cores, cuDNN's, only without {}, and runs on the scalar "
+          "ones, many times slower; use a model.head_dim of 64, 96 or 128, or set {}",
+          s.head_size,
+          both          ? "data.document_mask and parallel.cp"
+          : s.documents ? "data.document_mask"
+                        : "parallel.cp",
+          both          ? "data.document_mask: false and parallel.cp: 1"
+          : s.documents ? "data.document_mask: false"
+                        : "parallel.cp: 1");
+    }
     return fmt::format(
         "attention with head size {} has no kernel on tensor cores here and runs on the scalar ones, many times "
         "slower; a model.head_dim of 64, 96 or 128 has one",

@@ -146,6 +146,20 @@ TEST(AttentionPath, bf16_on_scalar_kernels_is_warned_of) {
   EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 1, 80)));
   EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 128)));
   EXPECT_FALSE(warned(shape(Dtype::kF32, 512, 1, 64))) << "fp32 has no other kernels";
+  // The warning names what excludes cuDNN.
+  for (const bool documents : {false, true})
+    for (const int key_len : {0, 1024}) {
+      AttentionShape s = shape(Dtype::kBF16, 512, 1, 80);
+      s.documents = documents;
+      s.key_len = key_len;
+      const auto says = [&](const char* part, const GpuProperties& gpu = kH200) {
+        return scalar_attention_warning(AttentionKernel::kAuto, s, gpu).find(part) != std::string::npos;
+      };
+      EXPECT_EQ(warned(s), documents || key_len > 0);
+      EXPECT_EQ(says("data.document_mask: false"), documents);
+      EXPECT_EQ(says("parallel.cp: 1"), key_len > 0);
+      EXPECT_FALSE(says("data.document_mask", kWithoutCudnn) || says("parallel.cp", kWithoutCudnn));
+    }
 }
 
 WorkspaceDims gpt_13b() {
