@@ -23,8 +23,9 @@ struct Header {
   char magic[7] = {};
   uint8_t version = 0;
   int64_t tokens = 0, trained = 0;
+  uint64_t fingerprint = 0;  // of the tokens
 };
-static_assert(sizeof(Header) == 24);
+static_assert(sizeof(Header) == 32);
 constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
 
 }  // namespace
@@ -62,6 +63,11 @@ Result<std::optional<LossMask>> LossMask::open(const TokenFile& tokens) {
         "{}: holds {} bytes for {} tokens, but {}.bin has {}, so it is truncated, or of another token file; "
         "prepare the tokens again",
         path, mask.file_.bytes() - kHeaderBytes, header.tokens, tokens.prefix(), tokens.num_tokens());
+  const auto fingerprint = tokens.fingerprint();
+  if (!fingerprint) return fingerprint.error();
+  if (header.fingerprint != fingerprint.value())
+    return file_error("{}: was written for other tokens than those of {}.bin; prepare the tokens again", path,
+                      tokens.prefix());
   if (header.trained < 0 || header.trained > header.tokens || (expected && *expected != header.trained))
     return file_error("{}: says that {} of {} tokens are trained{}; prepare the tokens again", path, header.trained,
                       header.tokens, expected ? fmt::format(", but {} says {}", sidecar, *expected) : "");
@@ -172,8 +178,8 @@ Result<void> LossMaskWriter::save() {
   return {};
 }
 
-Result<void> LossMaskWriter::finish() {
-  Header header{.version = kVersion, .tokens = num_tokens_, .trained = num_trained_};
+Result<void> LossMaskWriter::finish(uint64_t fingerprint) {
+  Header header{.version = kVersion, .tokens = num_tokens_, .trained = num_trained_, .fingerprint = fingerprint};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   if (error_ == 0 && (std::fseek(file_, 0, SEEK_SET) != 0 || std::fwrite(&header, sizeof header, 1, file_) != 1))
     error_ = errno;

@@ -3,6 +3,7 @@
 //   u8        version = 1
 //   u64       N tokens, as many as PREFIX.bin has
 //   u64       how many of them are trained
+//   u64       TokenFile::fingerprint() of PREFIX.bin and PREFIX.idx
 //   u8[N]     1: the token is trained as a target; 0: it is only an input
 // A token file without such a file trains every token.
 #pragma once
@@ -22,7 +23,7 @@ class TokenFile;
 // Safe for concurrent use.
 class LossMask {
  public:
-  // Opens the mask of `tokens`; none if it has none. Fails if the mask is damaged or has another number of tokens, or
+  // Opens the mask of `tokens`; none if it has none. Fails if the mask is damaged or was written for other tokens, or
   // if PREFIX.json says something else than the files.
   static Result<std::optional<LossMask>> open(const TokenFile& tokens);
 
@@ -55,8 +56,9 @@ class LossMaskWriter {
 
   void add(std::span<const uint8_t> trained);  // 0 or 1, of the next tokens
   Result<void> save();                         // makes everything added so far durable
-  // Completes the file and gives it its final name. Call it before TokenFileWriter::finish().
-  Result<void> finish();
+  // Completes the file and gives it its final name. `fingerprint`: TokenFile::fingerprint() of its tokens. Call it
+  // before TokenFileWriter::finish().
+  Result<void> finish(uint64_t fingerprint);
 
   int64_t num_trained() const { return num_trained_; }
 

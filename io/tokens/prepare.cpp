@@ -51,7 +51,7 @@ Result<void> check_output(const PrepareOptions& options) {
 }
 
 // Publishes the token file, its mask (null: none) and its sidecar. A sidecar is never next to tokens of another file,
-// and tokens that have a mask are never without it.
+// and tokens that have a mask are never without it: a mask that is left next to other tokens is refused.
 Result<void> put_in_place(TokenFileWriter& tokens, LossMaskWriter* mask, const std::string& prefix,
                           const std::string& sidecar) {
   const std::string path = prefix + ".json";
@@ -62,8 +62,11 @@ Result<void> put_in_place(TokenFileWriter& tokens, LossMaskWriter* mask, const s
   std::error_code problem;
   fs::remove(path, problem);  // belongs to the overwritten output
   if (problem) return system_error(problem.value(), "{}: removing the file", path);
-  if (mask != nullptr)
-    if (auto done = mask->finish(); !done) return done;
+  if (mask != nullptr) {
+    const auto fingerprint = tokens.fingerprint();
+    if (!fingerprint) return fingerprint.error();
+    if (auto done = mask->finish(fingerprint.value()); !done) return done;
+  }
   if (auto done = tokens.finish(); !done) return done;
   if (mask == nullptr) fs::remove(prefix + ".mask", problem);  // of the overwritten output
   if (problem) return system_error(problem.value(), "{}.mask: removing the file", prefix);

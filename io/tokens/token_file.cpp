@@ -314,12 +314,21 @@ Result<void> add_pages(const InputFile& file, Xxh3& hash) {
   return {};
 }
 
-Result<uint64_t> TokenFile::fingerprint() const {
+namespace {
+
+Result<uint64_t> fingerprint_of(const InputFile& bin, TokenType type, int64_t tokens, int64_t sequences,
+                                int64_t documents) {
   Xxh3 hash;
-  const int64_t numbers[] = {static_cast<int64_t>(type_), num_tokens_, num_sequences_, num_documents_};
+  const int64_t numbers[] = {static_cast<int64_t>(type), tokens, sequences, documents};
   hash.update(numbers, sizeof numbers);
-  if (auto added = add_pages(bin_, hash); !added) return added.error();
+  if (auto added = add_pages(bin, hash); !added) return added.error();
   return hash.digest();
+}
+
+}  // namespace
+
+Result<uint64_t> TokenFile::fingerprint() const {
+  return fingerprint_of(bin_, type_, num_tokens_, num_sequences_, num_documents_);
 }
 
 Result<uint64_t> TokenFile::shuffle_key() const {
@@ -448,6 +457,13 @@ void TokenFileWriter::add_document(std::span<const int32_t> tokens) {
     error_ = errno;
   lengths_.push_back(static_cast<int32_t>(tokens.size()));
   num_tokens_ += static_cast<int64_t>(tokens.size());
+}
+
+Result<uint64_t> TokenFileWriter::fingerprint() {
+  if (auto flushed = flush(); !flushed) return flushed.error();
+  const auto bin = InputFile::open(bin_part());
+  if (!bin) return bin.error();
+  return fingerprint_of(bin.value(), type_, num_tokens_, num_documents(), num_documents());
 }
 
 Result<void> TokenFileWriter::finish() {

@@ -117,6 +117,8 @@ class TokenFileWriter {
   void add_document(std::span<const int32_t> tokens);
   // Makes everything added so far durable, so that it can be resumed from.
   Result<Saved> save();
+  // Returns TokenFile::fingerprint() of the files that finish() would leave. Writes out what was added so far.
+  Result<uint64_t> fingerprint();
   Result<void> finish();
 
   int64_t num_tokens() const { return num_tokens_; }

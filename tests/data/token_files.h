@@ -23,14 +23,14 @@ inline void write_counting(const std::string& prefix, int tokens, int base = 0, 
   value_or_throw(writer.finish());
 }
 
-// Writes the loss mask of such a file: of the tokens whose place is a multiple of `period`, none is trained.
+// Writes the loss mask of such a file, which exists: of the tokens whose place is a multiple of `period`, none is trained.
 inline void write_mask(const std::string& prefix, int tokens, int period) {
   auto writer = value_or_throw(LossMaskWriter::create(prefix));
   for (int i = 0; i < tokens; ++i) {
     const uint8_t trained = i % period == 0 ? 0 : 1;
     writer.add({&trained, 1});
   }
-  value_or_throw(writer.finish());
+  value_or_throw(writer.finish(value_or_throw(value_or_throw(TokenFile::open(prefix)).fingerprint())));
 }
 
 // Writes ones, except for one other token at `place`.

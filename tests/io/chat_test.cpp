@@ -219,6 +219,9 @@ TEST(LossMask, files_that_do_not_belong_together_are_refused) {
   EXPECT_PRED2(contains, refusal(good.substr(0, good.size() - 1)), "truncated, or of another token file");
   EXPECT_PRED2(contains, refusal("TRIMASK"), "truncated, or not a loss mask");
   EXPECT_PRED2(contains, refusal(std::string(good.size(), 'x')), "not a loss mask");
+  std::string other = good;
+  other[24] = static_cast<char>(other[24] ^ 1);
+  EXPECT_PRED2(contains, refusal(other), "was written for other tokens");
   std::string newer = good;
   newer[7] = 2;
   EXPECT_PRED2(contains, refusal(newer), "has version 2, and this program reads version 1");
@@ -238,6 +241,32 @@ TEST(LossMask, files_that_do_not_belong_together_are_refused) {
   EXPECT_PRED2(contains, LossMask::open(file).error().message, "does not say that the tokens have a loss mask");
   fs::remove(folder / "out.json");  // of another program
   EXPECT_TRUE(value_or_throw(LossMask::open(file)));
+}
+
+// As if the process had been killed between the two files: the mask of the new tokens is next to the old ones.
+TEST(LossMask, a_mask_of_as_many_other_tokens_is_refused) {
+  const TemporaryFolder folder;
+  const auto prepare_bits = [&](const char* bits) {
+    std::string lines;
+    for (const char* bit = bits; *bit != 0; ++bit)
+      lines +=
+          Json{{"messages",
+                {{{"role", "user"}, {"content", "x"}}, {{"role", "assistant"}, {"content", std::string(1, *bit)}}}}}
+              .dump() +
+          "\n";
+    write_all(folder / "in.jsonl", lines);
+    PrepareOptions options{.inputs = {folder / "in.jsonl"}, .output = folder / "out"};
+    options.chat = chat_of_brackets();
+    options.existing = Existing::kOverwrite;
+    value_or_throw(prepare(options));
+    return read_all(folder / "out.mask");
+  };
+  const std::string next = prepare_bits("acb"), before = prepare_bits("abc");
+  EXPECT_EQ(next.substr(32), before.substr(32));
+  const TokenFile file = value_or_throw(TokenFile::open(folder / "out"));
+  EXPECT_TRUE(value_or_throw(LossMask::open(file)));
+  write_all(folder / "out.mask", next);
+  EXPECT_NE(LossMask::open(file).error().message.find("was written for other tokens"), std::string::npos);
 }
 
 }  // namespace
