@@ -22,6 +22,7 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
                      .stages = options.stages,
                      .packing = options.packing};
   std::vector<SourceFiles> files;
+  const auto packed = std::make_shared<PackedWindowCache>();
 
   constexpr size_t kMostShown = 100;
   std::vector<std::string> problems;  // the first ones
@@ -96,8 +97,7 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
     SourceFiles& source = files.back();
     source.documents = std::make_shared<const DocumentIndex>(std::move(documents).value());
     if (options.packing == Packing::kBestFit)
-      source.windows = std::make_unique<PackedWindows>(source.documents, source.tokens.num_tokens(), seq_len,
-                                                       PackedWindows::kBytes / static_cast<int64_t>(specs.size()));
+      source.windows = std::make_unique<PackedWindows>(source.documents, source.tokens.num_tokens(), seq_len, packed);
   }
   if (num_problems > kMostShown)
     problems.push_back(fmt::format("{} errors, of which the first {} are shown", num_problems, kMostShown));

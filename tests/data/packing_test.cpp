@@ -99,7 +99,7 @@ TEST(Packing, windows_are_packed_once_while_they_fit_into_memory) {
   const int64_t tokens = 3 * kWindowSamples * kSeqLen + 100, samples = num_samples(tokens, kSeqLen);
   const auto documents = std::make_shared<const DocumentIndex>(value_or_throw(DocumentIndex::open(folder / "a")));
   const auto windows = [&](int64_t bytes) {
-    return std::make_unique<PackedWindows>(documents, tokens, kSeqLen, bytes);
+    return std::make_unique<PackedWindows>(documents, tokens, kSeqLen, std::make_shared<PackedWindowCache>(bytes));
   };
   const auto large = windows(1 << 20), small = windows(1);
   for (const int64_t stride : {int64_t{1}, int64_t{kWindowSamples + 1}})  // in order, and from window to window
@@ -112,6 +112,27 @@ TEST(Packing, windows_are_packed_once_while_they_fit_into_memory) {
     }
   EXPECT_EQ(large->num_packed(), 4);
   EXPECT_GT(small->num_packed(), samples) << "it keeps the last window alone";
+}
+
+TEST(Packing, sources_share_the_memory_for_their_windows) {
+  constexpr int kSeqLen = 8, kSources = 100;
+  const TemporaryFolder folder;
+  const int64_t tokens = 2 * kWindowSamples * kSeqLen + 100;
+  write_counting(folder / "a", static_cast<int>(tokens));
+  const auto documents = std::make_shared<const DocumentIndex>(value_or_throw(DocumentIndex::open(folder / "a")));
+  const auto cache = std::make_shared<PackedWindowCache>(1 << 16);
+  std::vector<std::unique_ptr<PackedWindows>> sources;
+  for (int i = 0; i < kSources; ++i)
+    sources.push_back(std::make_unique<PackedWindows>(documents, tokens, kSeqLen, cache));
+  for (int i = 0; i < kSources; ++i)
+    for (const int64_t sample : {int64_t{0}, int64_t{kWindowSamples}}) {
+      PackedWindows& source = *sources[static_cast<size_t>(i)];
+      EXPECT_EQ(source.sample(sample), sources.front()->sample(sample));
+      EXPECT_LE(cache->bytes(), 1 << 16);
+    }
+  EXPECT_EQ(sources.back()->num_packed(), 2);
+  sources.back()->sample(0);
+  EXPECT_EQ(sources.back()->num_packed(), 2) << "the newest windows are kept";
 }
 
 // Documents end every 37 tokens, and where a cut document is followed by another one.
