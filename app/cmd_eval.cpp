@@ -1,4 +1,5 @@
 // trireme eval: the loss of a checkpoint's model on token files, or log-likelihoods of texts.
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,6 +11,7 @@
 
 #include "app/commands.h"
 #include "app/job_config.h"
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/base/text_file.h"
@@ -156,6 +158,17 @@ Result<void> eval_texts(const EvalOptions& options, Job& job, ProcessDeadline& d
   return job.broadcast(finite);
 }
 
+// The error of an evaluation of `samples` of `available` samples whose tokens are all masked.
+Error no_target(const EvalOptions& options, const Config& config, int64_t samples, int64_t available) {
+  const std::string files = !options.data.empty()        ? fmt::format("--data {}", fmt::join(options.data, ", "))
+                            : config.data.stages.empty() ? std::string("data.sources")
+                                                         : std::string("data.stages");
+  return file_error(
+      "{}: loss masks exclude every token of the {} evaluated, so they have no loss; evaluate {}", files,
+      counted(samples, options.data.empty() ? "validation sample" : "sample"),
+      samples < available ? "more (--batches 0: all) or other files (--data PREFIX)" : "other files (--data PREFIX)");
+}
+
 Result<void> eval(const EvalOptions& options, Job& job, ProcessDeadline& deadline) {
   if (options.quiet) log_quiet();
   if (!options.texts.empty()) return eval_texts(options, job, deadline);
@@ -215,6 +228,7 @@ Result<void> eval(const EvalOptions& options, Job& job, ProcessDeadline& deadlin
         tokens_left -= batch_tokens;
       });
   progress.reset();
+  if (result.tokens == 0) return no_target(options, config, result.samples, available);
   if (!std::isfinite(result.loss))
     return Error{fmt::format("{}: the loss is {}", loaded.value().checkpoint.folder, result.loss),
                  ExitCode::kNotFinite};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "io/base/random.h"
 #include "kernels/no_target.h"
@@ -100,11 +101,10 @@ Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<S
     result.tokens += of_rank.targets;
     result.bytes += static_cast<double>(of_rank.bytes);
   }
-  if (result.tokens == 0)
-    throw Fatal(ExitCode::kFile,
-                fmt::format("an evaluation of {} samples has no target: their loss mask excludes every token; evaluate "
-                            "more samples (run.eval_batches) or other files",
-                            size.samples));
+  if (result.tokens == 0) {
+    result.loss = std::numeric_limits<double>::quiet_NaN();
+    return result;
+  }
   // The sum of each batch was divided by the tokens of a full one.
   const double batch = config.data.global_batch;
   result.loss = result.tokens == size.samples * config.model.seq_len

@@ -16,8 +16,8 @@
 namespace tri {
 
 struct Evaluation {
-  double loss = 0;                  // mean over the targets, nats
-  int64_t samples = 0, tokens = 0;  // tokens: the targets, without masked ones
+  double loss = 0;                  // mean over the targets, nats; NaN if there are none
+  int64_t samples = 0, tokens = 0;  // tokens: the targets, without masked ones, of all ranks
   double bytes = 0;                 // bytes of the tokens' text; on world rank 0, if a tokenizer was given
 
   double perplexity() const;
@@ -53,9 +53,9 @@ class Evaluator {
   double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   std::span<const int32_t> document_starts = {});
   // Returns the mean loss over the targets, other than kNoTarget, of size.samples samples; needs at least one batch.
-  // Throws Fatal (kFile) on all ranks if there are none. Each call of `next`
-  // returns the next batch's tokens, (M, B, T) of this dp rank, valid until the following call; only what its stage
-  // needs, ideally in host memory of the device's kind. `tokenizer`: null if its tokens have no known number of bytes.
+  // There may be no such target: then result.tokens is 0. Each call of `next` returns the next batch's tokens,
+  // (M, B, T) of this dp rank, valid until the following call; only what its stage needs, ideally in host memory of the
+  // device's kind. `tokenizer`: null if its tokens have no known number of bytes.
   Evaluation evaluate(const EvaluationSize& size, const std::function<StepTokens()>& next, const Tokenizer* tokenizer,
                       const std::function<void()>& on_batch = nullptr);
 

@@ -426,11 +426,20 @@ void TrainingLoop::evaluate() {
   step_end_.reset();
   const auto start = Clock::now();
   std::vector<std::pair<std::string, double>> losses;  // by name
-  for (const Validation& validation : validations_) {
+  for (Validation& validation : validations_) {
     const Evaluation result = evaluator_.evaluate(
         validation.size, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(),
         tick_flight_recorder);
     if (rank_.mesh.world_rank != 0) continue;
+    if (result.tokens == 0) {
+      if (!std::exchange(validation.warned, true))
+        log_warn(
+            "{}: loss masks exclude every token of the {} of an evaluation; its loss is left out. Raise "
+            "run.eval_batches if there are more, or evaluate other files",
+            validation.name.empty() ? "data.validation_fraction" : "data.validation: " + validation.name,
+            counted(result.samples, "sample"));
+      continue;
+    }
     if (validation.name.empty()) {
       metrics_->evaluation(progress_.steps, result.loss);
       exporters_->evaluation(progress_.steps, result.loss);

@@ -63,6 +63,7 @@ class TrainingLoop {
     std::string name;
     LoaderPart part;
     EvaluationSize size;
+    bool warned = false;  // that its samples have no targets
   };
   static std::vector<Validation> validations_of(const Config& config, const Inputs& inputs);
   // The largest number of targets that a sum in f32 counts exactly.
