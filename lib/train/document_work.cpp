@@ -26,6 +26,7 @@ DocumentWork::OfStep DocumentWork::end(double tokens) {
   if (gather_) gather_->wait();
   const double of_replica = tokens / static_cast<double>(replicas_.size());
   OfStep work;
+  work.band_pairs.resize(pairs_.size());
   double most = 0;
   for (const size_t rank : replicas_) {
     std::vector<AttentionPairs> of_rank = pairs_;
@@ -38,6 +39,7 @@ DocumentWork::OfStep DocumentWork::end(double tokens) {
       band.push_back(static_cast<double>(pairs.band));
       causal.push_back(static_cast<double>(pairs.causal));
     }
+    for (size_t i = 0; i < band.size(); ++i) work.band_pairs[i] += band[i];
     const double flops = model_flops(config_, of_replica, causal);
     work.band_flops += model_flops(config_, of_replica, band);
     work.causal_flops += flops;

@@ -309,7 +309,10 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
   const Config& config = rank_.config;
   const double step_tokens = static_cast<double>(step_samples_) * config.model.seq_len;
   std::optional<DocumentWork::OfStep> documents;
-  if (documents_) documents = documents_->end(step_tokens);
+  if (documents_) {
+    documents = documents_->end(step_tokens);
+    ranks_.add_documents(documents->band_pairs, step_tokens);
+  }
   const auto tflops_per_rank = [&](AttentionWork work) {
     const double flops = !documents                     ? model_flops_per_token(config, work) * step_tokens
                          : work == AttentionWork::kBand ? documents->band_flops

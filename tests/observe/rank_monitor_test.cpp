@@ -39,5 +39,28 @@ TEST(RankMonitor, a_window_s_line_names_the_slowest_rank_and_is_no_step) {
   EXPECT_NE(read_all(path).find(R"({"restart":1,"step":140,"lost_steps":10,)"), std::string::npos) << read_all(path);
 }
 
+TEST(RankMonitor, flops_of_stages_count_the_keys_of_documents) {
+  Config config;
+  config.model.layers = 4;
+  config.model.hidden = 64;
+  config.model.heads = 4;
+  config.model.kv_heads = 4;
+  config.model.head_dim = 16;
+  config.model.seq_len = 512;
+  config.model.vocab = 1000;
+  config.data.global_batch = 8;
+  config.parallel.pp = 2;
+  config.parallel.chunks = 1;
+  const Mesh mesh = make_mesh(0, {{"dp", 2}, {"pp", 2}});
+  const std::vector<double> whole = stage_flops(config, mesh);
+  EXPECT_EQ(stage_flops(config, mesh, {512}), whole);
+  const std::vector<double> documents = stage_flops(config, mesh, {128});
+  const double of_rank = 8 * 512 / 2.0;  // tokens
+  ASSERT_EQ(documents.size(), 2u);
+  for (size_t stage = 0; stage < 2; ++stage)
+    EXPECT_NEAR(whole[stage] - documents[stage], of_rank * 2 * 12 * 64 * (512 - 128), 1e-6 * whole[stage]);
+  EXPECT_GT(documents[1], documents[0]) << "the head";
+}
+
 }  // namespace
 }  // namespace tri

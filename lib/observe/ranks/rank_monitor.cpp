@@ -1,6 +1,7 @@
 #include "lib/observe/ranks/rank_monitor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -19,23 +20,6 @@ using Json = nlohmann::ordered_json;
 
 Json milliseconds(double seconds) { return std::strtod(fmt::format("{:.4g}", 1e3 * seconds).c_str(), nullptr); }
 
-// Returns the FLOPs of a step for one rank of each stage, (pp): its layers, and the head on the last stage.
-std::vector<double> stage_flops(const Config& config, const Mesh& mesh) {
-  const int stages = mesh.axis("pp").size;
-  const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
-  const Layers all = layers_of_model(config);
-  std::vector<double> flops;
-  for (int stage = 0; stage < stages; ++stage) {
-    double of_token = stage + 1 == stages ? head_flops_per_token(config.model) : 0;
-    for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
-      const LayerRange layers = layers_of(config, {stage, stages}, chunk);
-      of_token += all.sum(layers, [](const LayerSpec& layer) { return layer.flops_per_token(AttentionWork::kBand); });
-    }
-    flops.push_back(of_token * tokens / mesh.joint_axis(kTokenAxes | AxisSet{"tp"}).size);
-  }
-  return flops;
-}
-
 struct PlaceMessage {
   std::string host, gpu;
 };
@@ -45,6 +29,28 @@ void fields(Archive& archive, PlaceMessage& place) {
 }
 
 }  // namespace
+
+std::vector<double> stage_flops(const Config& config, const Mesh& mesh, const std::vector<double>& keys) {
+  const int stages = mesh.axis("pp").size;
+  const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
+  const Layers all = layers_of_model(config);
+  const std::vector<int> windows = attention_windows(config);
+  TRI_REQUIRE(keys.empty() || keys.size() == windows.size(), "keys of {} windows for {}", keys.size(), windows.size());
+  const auto of_layer = [&](const LayerSpec& layer) {
+    if (keys.empty()) return layer.flops_per_token(AttentionWork::kBand);
+    const auto window = std::ranges::find(windows, layer.attention.window) - windows.begin();
+    return layer.flops_per_token(AttentionWork::kBand) - layer.attention.core_flops_per_token(AttentionWork::kBand) +
+           layer.attention.flops_per_pair() * keys[static_cast<size_t>(window)];
+  };
+  std::vector<double> flops;
+  for (int stage = 0; stage < stages; ++stage) {
+    double of_token = stage + 1 == stages ? head_flops_per_token(config.model) : 0;
+    for (int chunk = 0; chunk < config.parallel.chunks; ++chunk)
+      of_token += all.sum(layers_of(config, {stage, stages}, chunk), of_layer);
+    flops.push_back(of_token * tokens / mesh.joint_axis(kTokenAxes | AxisSet{"tp"}).size);
+  }
+  return flops;
+}
 
 // After a failure the next window opens the file again.
 class RankMonitor::File {
@@ -110,6 +116,22 @@ void RankMonitor::step(const RankStep& step, const StepMetrics& metrics, bool ch
     report(drift);
 }
 
+void RankMonitor::add_documents(const std::vector<double>& pairs, double tokens) {
+  if (every_ == 0 || context_.mesh.world_rank != 0 || file_) return;
+  document_pairs_.resize(pairs.size());
+  for (size_t i = 0; i < pairs.size(); ++i) document_pairs_[i] += pairs[i];
+  document_tokens_ += tokens;
+}
+
+// Before the first window is written, whose file and checks for slow ranks take the FLOPs of the stages from ranks_.
+void RankMonitor::count_documents() {
+  if (document_tokens_ == 0) return;
+  std::vector<double> keys;  // in parts of 64, so that stages of equal layers have exactly equal FLOPs
+  for (const double pairs : document_pairs_) keys.push_back(std::round(64 * pairs / document_tokens_) / 64);
+  ranks_.stage_flops = stage_flops(context_.config, context_.mesh, keys);
+  stragglers_.emplace(ranks_);
+}
+
 void RankMonitor::close_window() {
   if (under_way_) {  // the previous window, whose messages had all steps of this one to arrive
     if (gather_) gather_->wait();
@@ -159,6 +181,7 @@ void RankMonitor::take_arrived() {
     const auto* const times = reinterpret_cast<const RankTimes*>(gather_->messages());
     arriving_.ranks.assign(times, times + ranks_.world_size());
   }
+  if (!file_) count_documents();
   write_window();
   drift_->add(ranks_, arriving_);
   for (const StragglerNews& news : stragglers_->add(arriving_)) report(news, arriving_);

@@ -37,6 +37,10 @@ class RankMonitor {
 
   // Call on every rank after each step. Never waits. `checkpoint`: a checkpoint was being written during the step.
   void step(const RankStep& step, const StepMetrics& metrics, bool checkpoint);
+  // With data.document_mask, call on world rank 0 before step(): the pairs of a query and a key that attention computes
+  // (AttentionPairs::band) in the samples of all ranks, `tokens` tokens, for each of attention_windows(). The FLOPs of
+  // the stages count the mean of the steps until the first window has arrived.
+  void add_documents(const std::vector<double>& pairs, double tokens);
   // Call after the last step: also records the incomplete window. Collective.
   void finish();
   // Returns whether storage has accepted or rejected all windows within `timeout`.
@@ -47,6 +51,7 @@ class RankMonitor {
   void write_window();
   void close_window();
   void take_arrived();
+  void count_documents();
   void report(const StragglerNews& news, const RankWindow& window);
   void report(const Drift& drift);
 
@@ -61,10 +66,16 @@ class RankMonitor {
   RankMesh ranks_;
   std::shared_ptr<File> file_;          // ranks.h5, used only by its writer's thread
   std::unique_ptr<FileWriter> writer_;  // null: no window yet, or no thread
+  std::vector<double> document_pairs_;  // of add_documents, until the first window has arrived
+  double document_tokens_ = 0;
   std::optional<StragglerWatch> stragglers_;
   std::optional<DriftWatch> drift_{std::in_place};
   int64_t samples_ = 0, step_samples_ = 0;  // consumed by the end of the last step; of that step
 };
+
+// Returns the model FLOPs of a step for one rank of each stage, (pp): its layers, and the head on the last stage.
+// `keys`: how many keys each query has on average, for each of attention_windows(); empty: those of whole samples.
+std::vector<double> stage_flops(const Config& config, const Mesh& mesh, const std::vector<double>& keys = {});
 
 // Returns the record of a window for metrics.jsonl, one object per line:
 //   {"ranks":{"first_step":1,"last_step":50,"slowest":5,"host":"node07","gpu":"...","slowdown":0.012,
