@@ -200,10 +200,9 @@ std::vector<RunFact> run_facts(const RunData& run) {
                                         {"microbatch", "data.micro_batch"}})});
   facts.push_back({"Optimizer", listed(run, {{"", "optimizer.name"}, {"peak", "lr.peak"}, {"", "lr.rule"}})});
   std::string loss;
-  if (!metrics.steps.empty()) {
-    const StepRecord& last = metrics.steps.back();
-    loss = std::isfinite(last.loss) ? fmt::format("{:.4f}", last.loss) : "not finite";
-    loss += fmt::format(" after {} tokens", format_count(static_cast<double>(last.tokens)));
+  if (const StepRecord* const last = metrics.last_with_targets()) {
+    loss = std::isfinite(last->loss) ? fmt::format("{:.4f}", last->loss) : "not finite";
+    loss += fmt::format(" after {} tokens", format_count(static_cast<double>(last->tokens)));
   }
   facts.push_back({"Loss", loss});
   const auto evaluation = metrics.evaluations.empty() ? nullptr : &metrics.evaluations.back();

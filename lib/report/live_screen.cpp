@@ -33,7 +33,10 @@ std::string speed_line(const LiveView& view) {
   const RecentSpeed speed = recent_speed(view.metrics);
   if (view.metrics.steps.empty()) return "no step has completed yet";
   const StepRecord& last = view.metrics.steps.back();
-  std::string text = std::isfinite(last.loss) ? fmt::format("loss {:.4f}", last.loss) : "loss not finite";
+  const StepRecord* const with_targets = view.metrics.last_with_targets();
+  std::string text = with_targets == nullptr             ? std::string("no targets")
+                     : std::isfinite(with_targets->loss) ? fmt::format("loss {:.4f}", with_targets->loss)
+                                                         : "loss not finite";
   if (!view.metrics.evaluations.empty())
     text += fmt::format("  validation {:.4f}", view.metrics.evaluations.back().loss);
   if (!view.metrics.named_evaluations.empty())

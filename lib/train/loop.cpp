@@ -1,6 +1,7 @@
 #include "lib/train/loop.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "io/base/clock.h"
@@ -180,7 +181,11 @@ Result<void> TrainingLoop::train_step() {
   const StepTimes times =
       step_times(result.timeline, result.pp_transfer_seconds, step_seconds_, loader_.wait_seconds() - data_wait);
   times_ += times;
-  const StepMetrics metrics = metrics_of(result, step_seconds_, times, loader_.bytes_read() - data_bytes);
+  StepMetrics metrics = metrics_of(result, step_seconds_, times, loader_.bytes_read() - data_bytes);
+  if (targets == 0) {
+    metrics.no_targets = true;
+    metrics.loss = metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  }
   show(metrics, result);
   ranks_.step({.times = times,
                .timeline = result.timeline,

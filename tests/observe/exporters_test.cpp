@@ -72,6 +72,12 @@ TEST(Prometheus, names_have_base_units_and_values_their_digits) {
   EXPECT_EQ(samples.at("trireme_gpu_memory_used_bytes"), 1 << 30);
   figures.last = metrics_of(7, INFINITY);
   EXPECT_NE(prometheus_text(figures).find("trireme_loss_nats +Inf\n"), std::string::npos);
+  figures.last.no_targets = true;
+  samples = samples_of(prometheus_text(figures));
+  EXPECT_EQ(samples.count("trireme_loss_nats") + samples.count("trireme_gradient_norm"), 0u);
+  EXPECT_EQ(samples.at("trireme_step_duration_seconds"), 0.5);
+  for (const auto& [name, value] : scalars_of(figures.last))
+    EXPECT_TRUE(name != "train/loss" && name != "train/gradient_norm");
 }
 
 TEST(Exporters, counters_add_up_and_the_file_has_the_last_of_them) {

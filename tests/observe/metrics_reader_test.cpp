@@ -105,6 +105,20 @@ TEST(RunMetrics, what_is_not_finite_or_absent_is_unknown) {
   EXPECT_EQ(metrics.steps[1].step_ms, 10);
 }
 
+TEST(RunMetrics, a_step_without_targets_has_times_and_no_loss) {
+  RunMetrics metrics;
+  const std::string skipped = json_line({.step = 2, .no_targets = true, .loss = NAN, .step_ms = 10});
+  metrics.take(skipped);
+  EXPECT_EQ(metrics.last_with_targets(), nullptr);
+  metrics.take(step_line(1, 2.5));
+  metrics.take(skipped);
+  ASSERT_EQ(metrics.steps.size(), 2u);
+  EXPECT_TRUE(metrics.steps[1].no_targets);
+  EXPECT_TRUE(std::isnan(metrics.steps[1].loss));
+  EXPECT_EQ(metrics.steps[1].step_ms, 10);
+  EXPECT_EQ(metrics.last_with_targets()->loss, 2.5);
+}
+
 TEST(RunMetrics, evaluations_by_name_are_apart_from_the_others) {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";

@@ -67,6 +67,15 @@ TEST(Metrics, what_is_not_finite_is_null_in_json) {
   EXPECT_TRUE(object["grad_norm"].is_null());
 }
 
+TEST(Metrics, a_step_without_targets_has_no_loss) {
+  const StepMetrics metrics{.step = 5, .no_targets = true, .loss = NAN, .grad_norm = NAN, .step_ms = 100};
+  const auto object = nlohmann::json::parse(json_line(metrics));
+  EXPECT_EQ(object["no_targets"], true);
+  EXPECT_FALSE(object.contains("loss") || object.contains("grad_norm"));
+  EXPECT_EQ(object["step_ms"], 100);
+  EXPECT_EQ(console_line(metrics, 100, 1 << 20).find("step   5/100  no targets  lr "), 0u);
+}
+
 TEST(Metrics, skipped_steps_have_a_line_that_says_why) {
   const std::string path = testing::TempDir() + "metrics_test.jsonl";
   std::remove(path.c_str());

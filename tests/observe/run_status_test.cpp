@@ -358,6 +358,13 @@ TEST_F(RunStatusTest, files_without_processes_still_give_a_status) {
   const std::string text = status_text(now);
   expect_has(text, "step 7: 100 ms a step, 10 steps/s, 1.00k tok/s (median of the last 1 step), loss not finite");
   expect_has(text, "last line of log.txt: last words");
+  const std::string skipped = "{\"step\":9,\"no_targets\":true,\"step_ms\":100,\"tokens_per_s\":1000,\"time\":3}\n";
+  write_all(run_dir_ + "/metrics.jsonl", skipped);
+  expect_has(status_text(status()), "(median of the last 1 step), no targets");
+  write_all(run_dir_ + "/metrics.jsonl",
+            "{\"step\":8,\"step_ms\":100,\"tokens_per_s\":1000,\"loss\":2.5,\"time\":2}\n" + skipped);
+  expect_has(status_text(status()), "step 9: 100 ms a step");
+  expect_has(status_text(status()), "(median of the last 2 steps), loss 2.5000");
   expect_has(text, "no rank of this run has a flight recorder on this machine");
 }
 

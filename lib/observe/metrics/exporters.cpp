@@ -148,12 +148,12 @@ Exporters::~Exporters() = default;
 bool Exporters::flush(std::chrono::milliseconds timeout) { return !tensorboard_ || tensorboard_->flush(timeout); }
 
 Scalars scalars_of(const StepMetrics& m) {
-  Scalars values{{"train/loss", m.loss},
-                 {"train/gradient_norm", m.grad_norm},
-                 {"train/learning_rate", m.learning_rate},
-                 {"speed/step_ms", m.step_ms},
-                 {"speed/tokens_per_s", m.tokens_per_s},
-                 {"speed/tflops_per_rank", m.tflops_per_rank}};
+  Scalars values;
+  if (!m.no_targets) values = {{"train/loss", m.loss}, {"train/gradient_norm", m.grad_norm}};
+  values.emplace_back("train/learning_rate", m.learning_rate);
+  values.emplace_back("speed/step_ms", m.step_ms);
+  values.emplace_back("speed/tokens_per_s", m.tokens_per_s);
+  values.emplace_back("speed/tflops_per_rank", m.tflops_per_rank);
   if (m.mfu) values.emplace_back("speed/mfu", *m.mfu);
   if (m.gpu) {
     if (m.gpu->sm_mhz) values.emplace_back("gpu/clock_mhz", *m.gpu->sm_mhz);
@@ -176,7 +176,7 @@ void Exporters::step(const StepMetrics& m) {
     f.tokens += std::llround(m.tokens_per_s * m.step_ms / 1e3);
     f.steps += 1;
     f.data_bytes += m.data_bytes;
-    f.not_finite_steps += std::isfinite(m.loss) && std::isfinite(m.grad_norm) ? 0 : 1;
+    f.not_finite_steps += m.no_targets || (std::isfinite(m.loss) && std::isfinite(m.grad_norm)) ? 0 : 1;
     for (size_t i = 0; i < f.seconds.size(); ++i)
       f.seconds[i] += std::max(0.0, m.times.values()[i]);  // never
                                                            // decreases

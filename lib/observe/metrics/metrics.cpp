@@ -97,17 +97,19 @@ Result<void> begin_metrics(const std::string& path, int64_t completed) {
 }
 
 std::string json_line(const StepMetrics& m) {
-  OrderedJson line = {{"step", m.step},
-                      {"samples", m.samples},
-                      {"tokens", m.tokens},
-                      {"loss", json_number(m.loss)},
-                      {"grad_norm", json_number(m.grad_norm)},
-                      {"lr", json_number(m.learning_rate)},
-                      {"step_ms", json_number(m.step_ms)},
-                      {"tokens_per_s", json_number(m.tokens_per_s)},
-                      {"tflops_per_rank", json_number(m.tflops_per_rank)},
-                      {"mfu", json_number(m.mfu)},
-                      {"mfu_causal", json_number(m.mfu_causal)}};
+  OrderedJson line = {{"step", m.step}, {"samples", m.samples}, {"tokens", m.tokens}};
+  if (m.no_targets) {
+    line["no_targets"] = true;
+  } else {
+    line["loss"] = json_number(m.loss);
+    line["grad_norm"] = json_number(m.grad_norm);
+  }
+  line["lr"] = json_number(m.learning_rate);
+  line["step_ms"] = json_number(m.step_ms);
+  line["tokens_per_s"] = json_number(m.tokens_per_s);
+  line["tflops_per_rank"] = json_number(m.tflops_per_rank);
+  line["mfu"] = json_number(m.mfu);
+  line["mfu_causal"] = json_number(m.mfu_causal);
   if (m.mfu_fp8) line["mfu_fp8"] = json_number(m.mfu_fp8);
   if (m.imbalance) line["imbalance"] = json_number(*m.imbalance, 4);
   const auto seconds = m.times.values();
@@ -128,9 +130,9 @@ std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory
   const int width = static_cast<int>(std::to_string(last_step).size());
   const std::string waits = exposed_text(m.times);
   return fmt::format(
-      "step {:>{}}/{}  loss {:.4f}  grad {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}{}{}  ETA {}", m.step, width,
-      last_step, m.loss, m.grad_norm, m.learning_rate, m.step_ms, format_count(m.tokens_per_s),
-      m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "",
+      "step {:>{}}/{}  {}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}{}{}  ETA {}", m.step, width, last_step,
+      m.no_targets ? "no targets" : fmt::format("loss {:.4f}  grad {:.3f}", m.loss, m.grad_norm), m.learning_rate,
+      m.step_ms, format_count(m.tokens_per_s), m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "",
       m.imbalance && *m.imbalance >= 0.005 ? fmt::format("busiest dp +{:.0f} %  ", 100 * *m.imbalance) : "",
       waits.empty() ? "" : waits + "  ", format_bytes(memory_bytes),
       format_duration(remaining.value_or(static_cast<double>(last_step - m.step)) * m.step_ms / 1000));

@@ -20,7 +20,10 @@ struct StepMetrics {
   int64_t step = 0;     // 1 is the first completed step
   int64_t samples = 0;  // consumed since the start of training
   int64_t tokens = 0;
-  double loss = 0, grad_norm = 0, learning_rate = 0;
+  // Loss masks exclude every token of the step, which is skipped: it has neither a loss nor gradients.
+  bool no_targets = false;
+  double loss = 0, grad_norm = 0;  // NaN without targets
+  double learning_rate = 0;
   double step_ms = 0;
   double tokens_per_s = 0;
   double tflops_per_rank = 0;
@@ -43,6 +46,7 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
+  // A step without targets has "no_targets":true instead of "loss" and "grad_norm".
   void step(const StepMetrics& metrics);
   void evaluation(int64_t step, double loss);
   // Writes the losses of the files of data.validation, by name.

@@ -66,6 +66,7 @@ StepRecord step_of(std::string_view line) {
   StepRecord step;
   step.step = fields.whole("step");
   step.tokens = fields.whole("tokens");
+  step.no_targets = line.find("\"no_targets\":true") != line.npos;
   step.loss = fields.number("loss");
   step.grad_norm = fields.number("grad_norm");
   step.learning_rate = fields.number("lr");
@@ -187,6 +188,11 @@ std::optional<int64_t> last_step_in(const std::string& path, int64_t from) {
     if (const auto* step = std::get_if<StepRecord>(&line)) last = step->step;
   });
   return last;
+}
+
+const StepRecord* RunMetrics::last_with_targets() const {
+  const auto last = std::find_if(steps.rbegin(), steps.rend(), [](const StepRecord& s) { return !s.no_targets; });
+  return last == steps.rend() ? nullptr : &*last;
 }
 
 void RunMetrics::take(std::string_view line) {

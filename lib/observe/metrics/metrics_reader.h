@@ -25,6 +25,7 @@ struct StepRecord {
   int64_t step = 0, tokens = 0;  // tokens since the start of training
   double time = 0;               // its end, seconds since 1970
   double loss = kUnknown, grad_norm = kUnknown, learning_rate = kUnknown;
+  bool no_targets = false;  // it was skipped, without a loss, because loss masks excluded all of its tokens
   double step_ms = kUnknown, tokens_per_s = kUnknown, tflops_per_rank = kUnknown, mfu = kUnknown;
   std::array<double, StepTimes::kKinds> times_ms{};  // of world rank 0, in the order of StepTimes::names()
   double gpu_mhz = kUnknown, gpu_watts = kUnknown, gpu_celsius = kUnknown, gpu_memory_bytes = kUnknown;  // the same
@@ -89,6 +90,8 @@ struct RunMetrics {
   std::vector<NotFiniteRecord> not_finite;
   int64_t strange_lines = 0;  // complete lines that could not be parsed
 
+  // Returns the last step that counts and had targets; null if there is none.
+  const StepRecord* last_with_targets() const;
   // Takes a line. A step that exists already, or precedes an existing one, undoes all steps from it on.
   void take(std::string_view line);
 

@@ -52,8 +52,10 @@ void last_step(const PrometheusFigures& f, Page& page) {
   page.gauge("step", "Last completed step of the run.", static_cast<double>(last.step));
   page.gauge("last_step_timestamp_seconds", "Time at which the last step completed, in seconds since 1970.",
              f.last_time);
-  page.gauge("loss_nats", "Mean loss of the last step's tokens.", last.loss);
-  page.gauge("gradient_norm", "Global gradient norm of the last step, before clipping.", last.grad_norm);
+  if (!last.no_targets) {
+    page.gauge("loss_nats", "Mean loss of the last step's tokens.", last.loss);
+    page.gauge("gradient_norm", "Global gradient norm of the last step, before clipping.", last.grad_norm);
+  }
   page.gauge("learning_rate", "Learning rate of the last step.", last.learning_rate);
   page.gauge("step_duration_seconds", "Wall time of the last step.", last.step_ms / 1e3);
   page.gauge("model_flops_per_second", "Model FLOPs per second of each rank in the last step.",

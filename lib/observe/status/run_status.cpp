@@ -50,7 +50,7 @@ std::vector<std::string> last_lines(const std::string& path) {
 
 // `now`: by the clock of the process that wrote the lines.
 std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now) {
-  RunRate rate;
+  RunRate rate{.no_targets = true};
   std::vector<double> seconds;
   double tokens = 0, time = 0;
   for (auto line = lines.rbegin(); line != lines.rend() && seconds.size() < kRateSteps; ++line) {
@@ -61,8 +61,11 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now
     if (seconds.empty()) {
       rate.step = step->step;
       rate.tokens = step->tokens;
-      if (std::isfinite(step->loss)) rate.loss = step->loss;
       time = step->time;
+    }
+    if (rate.no_targets && !step->no_targets) {
+      rate.no_targets = false;
+      if (std::isfinite(step->loss)) rate.loss = step->loss;
     }
     seconds.push_back(step->step_ms / 1000);
     if (std::isfinite(step->tokens_per_s)) tokens += step->tokens_per_s * step->step_ms / 1000;

@@ -45,9 +45,11 @@ struct RunRate {
   double seconds_per_step = 0;  // the median of the last `num_steps` steps
   int64_t num_steps = 0;
   double tokens_per_s = 0;
-  int64_t tokens = 0;          // trained since the start of training
-  std::optional<double> loss;  // of the last step; none: not finite
-  double age = 0;              // seconds since its completion
+  int64_t tokens = 0;  // trained since the start of training
+  // Of the last one of these steps that had targets; none: not finite, or no such step (no_targets).
+  std::optional<double> loss;
+  bool no_targets = false;
+  double age = 0;  // seconds since its completion
 };
 
 struct SlowRank {

@@ -112,7 +112,7 @@ std::string progress_of(const RunStatus& s) {
   const RunRate& rate = *s.rate;
   text += fmt::format(": {} a step, {:.3g} steps/s, {} tok/s (median of the last {})", age(rate.seconds_per_step),
                       1 / rate.seconds_per_step, format_count(rate.tokens_per_s), counted(rate.num_steps, "step"));
-  text += rate.loss ? fmt::format(", loss {:.4f}", *rate.loss) : ", loss not finite";
+  text += rate.loss ? fmt::format(", loss {:.4f}", *rate.loss) : rate.no_targets ? ", no targets" : ", loss not finite";
   const bool alive = s.state == RunState::kRuns;
   if (const auto left = seconds_left(s); alive && left) text += fmt::format(", ETA {}", format_duration(*left));
   return text + fmt::format("; complete {} ago\n", age(rate.age));
