@@ -148,18 +148,20 @@ void compare_attention(const Case& c, CudaStream& stream = test_stream()) {
   const Buffer qkv(c.dtype, {c.rows(), c.qkv_width()}, random_values(c.rows() * c.qkv_width(), "qkv")),
       dout(c.dtype, {c.rows(), c.out_width()}, random_values(c.rows() * c.out_width(), "dout"));
   const Buffer statistic(Dtype::kF32, {c.batch, c.num_heads(), c.seq_len});
-  const Operands forward = TRI_COMPARE_ON(
-      stream, attention_forward, c.text(),
-      (Operands{{"out", Buffer(c.dtype, {c.rows(), c.out_width()})},
-                {"lse", statistic},
-                {"qkv", qkv},
-                {"first_key", c.first_key()},
-                {"kv", c.kv(/*gradient=*/false)}}),
-      ([&](const Place& on) { return c.forward(on); }),
-      Comparisons(fp32 ? elements(2e-5) : vectors(2e-2, c.head_size), {{"lse", elements(fp32 ? 2e-5 : 5e-3)}}));
+  const Operands forward =
+      TRI_COMPARE_ON(stream, attention_forward, c.text(),
+                     (Operands{{"out", Buffer(c.dtype, {c.rows(), c.out_width()})},
+                               {"lse", statistic},
+                               {"qkv", qkv},
+                               {"first_key", c.first_key()},
+                               {"kv", c.kv(/*gradient=*/false)}}),
+                     ([&](const Place& on) { return c.forward(on); }),
+                     Comparisons(fp32 ? elements(2e-5) : vectors(2e-2, c.head_size),
+                                 {{"lse", elements(fp32 ? 2e-5 : 5e-3)}, {"first_key", same_bits}}));
   // Each kernel uses "delta" differently: some store the sum there, others do not need it.
   const Buffer out = forward[0].second, lse = forward[1].second;
-  Comparisons comparisons(fp32 ? elements(5e-5) : vectors(2e-2, c.head_size), {{"lse", same_bits}});
+  Comparisons comparisons(fp32 ? elements(5e-5) : vectors(2e-2, c.head_size),
+                          {{"lse", same_bits}, {"first_key", same_bits}});
   comparisons.repeats = c.deterministic;
   const DeviceBuffer delta(statistic);
   const Buffer h_delta = statistic;
@@ -257,9 +259,9 @@ TEST(CudaAttention, softcap_matches_cpu) {
 TEST(CudaAttention, documents_match_cpu) {
   TRI_NEEDS_GPU();
   for (const int document : {9, 100, 400, 2000})
-    for (const auto& [window, softcap] : {std::pair{0, 0.0f}, {130, 0.0f}, {0, 1.0f}, {130, 1.0f}}) {
+    for (const auto& [window, softcap] : {std::pair{0, 0.0f}, {130, 1.0f}}) {
       for (const int head_size : {64, 96, 128})
-        for (const auto& [seq_len, kv, group] : {std::tuple{515, 2, 2}, {1024, 1, 4}})
+        for (const auto& [seq_len, kv, group] : {std::tuple{515, 2, 2}, {700, 1, 2}})
           compare_flash({.seq_len = seq_len,
                          .num_kv_heads = kv,
                          .group = group,
@@ -286,7 +288,7 @@ TEST(CudaAttention, chunks_match_cpu) {
     for (int rank = 0; rank < ranks; ++rank)
       for (const int document : {0, 400})
         for (const auto& [window, softcap] : {std::pair{0, 0.0f}, {130, 1.0f}}) {
-          for (const int head_size : {64, 96, 128})
+          for (const int head_size : rank == 0 ? std::vector{64, 96, 128} : std::vector{128})
             compare_flash({.seq_len = 256,
                            .num_kv_heads = 2,
                            .group = 2,
@@ -315,8 +317,12 @@ TEST(CudaAttention, one_document_makes_the_bits_of_none) {
   TRI_NEEDS_GPU();
   for (CudaStream* stream : flash_streams())
     for (const int head_size : {64, 128}) {
-      const Case c{
-          .seq_len = 600, .num_kv_heads = 2, .group = 2, .head_size = head_size, .kernel = AttentionKernel::kBuiltin};
+      const Case c{.batch = 1,
+                   .seq_len = 600,
+                   .num_kv_heads = 2,
+                   .group = 2,
+                   .head_size = head_size,
+                   .kernel = AttentionKernel::kBuiltin};
       GpuCase whole(c, random_values(c.rows() * c.qkv_width(), "qkv"));
       Case documents = c;
       documents.document = 2000;

@@ -245,7 +245,7 @@ Config config_of(const Layout& layout) {
   c.model.head_dim = layout.llama ? 8 : 0;  // twice the default, 32 / 8
   c.model.ffn_hidden = 64;
   c.model.vocab = 200;
-  c.model.seq_len = 16;
+  c.model.seq_len = layout.seq_len;
   c.model.init_std = 0.1;
   c.model.block = layout.block;
   c.model.tie_embeddings = layout.tied;

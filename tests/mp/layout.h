@@ -63,6 +63,7 @@ struct Layout {
   int sum_parts = 1;                   // GemmSums, of a single rank on the CPU
   GemmFault fault = GemmFault::kNone;  // ... in the gradients of layer 1's matrices
   int first_sample = 0;                // the step's sample used first: the others follow
+  int seq_len = 16;
 
   int ranks() const { return dp * tp * cp * pp; }
   std::string name() const {
