@@ -25,6 +25,11 @@ double RingTimes::seconds(const Transfer& transfer) const {
   if (transfer.kind == Collective::kMessage)
     return (node.start_us + (crosses ? network.latency_us : node.latency_us)) * 1e-6 +
            transfer.bytes / (crosses ? line : inside);
+  if (transfer.kind == Collective::kAllToAll) {
+    const double share = transfer.bytes / transfer.ranks;  // for one member
+    return (node.start_us + (crosses ? network.latency_us : node.latency_us)) * 1e-6 +
+           std::max((on_node - 1) * share / inside, (transfer.ranks - on_node) * share / line);
+  }
   const int steps = transfer.ranks - 1;
   const int crossing = crosses ? std::min(steps, (transfer.ranks + on_node - 1) / on_node) : 0;
   const bool one_adapter = shares_adapters(node) && transfer.axis == TransferAxis::kDp;

@@ -33,6 +33,18 @@ std::array<Tile, 6> tiles_of(int longest) {
 
 bool is_aligned(double elements, double bytes) { return std::fmod(elements * bytes, 128) == 0; }
 
+// GEMMs of equal n and k in one kernel.
+struct Groups {
+  double count = 1;
+  bool uneven = false;  // m is the mean of their rows
+
+  // A group's rows begin a tile, so that of uneven ones half a tile is wasted on average.
+  double tiles(double m, double rows) const { return uneven ? m / rows + 0.5 : std::ceil(m / rows); }
+};
+
+double seconds_of(const Cluster& c, Numbers numbers, const Groups& groups, double m, double n, double k,
+                  double output_bytes);
+
 }  // namespace
 
 double activation_bytes(Numbers numbers) { return numbers == Numbers::kFp32 ? 4 : 2; }
@@ -45,10 +57,24 @@ double peak_flops(const Cluster& c, Numbers numbers) {
 double memory_bytes_per_second(const Cluster& c) { return c.device.memory_gb_per_s * 1e9 * c.software.memory_share; }
 
 double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, double k, double output_bytes) {
-  const double flops = 2 * m * n * k, launch = c.software.launch_us * 1e-6;
+  return seconds_of(c, numbers, {}, m, n, k, output_bytes);
+}
+
+double grouped_gemm_seconds(const Cluster& c, Numbers numbers, double groups, GroupSizes sizes, double m, double n,
+                            double k, double output_bytes) {
+  const double launch = c.software.launch_us * 1e-6;
+  const Groups all{groups, sizes == GroupSizes::kUneven && groups > 1};
+  return (seconds_of(c, numbers, all, m, n, k, output_bytes) - launch) / c.software.grouped_share + launch;
+}
+
+namespace {
+
+double seconds_of(const Cluster& c, Numbers numbers, const Groups& groups, double m, double n, double k,
+                  double output_bytes) {
+  const double flops = 2 * groups.count * m * n * k, launch = c.software.launch_us * 1e-6;
   if (!c.gemms.empty()) return flops / measured_flops(c.gemms, m, n, k) + launch;
   const double bytes = numbers == Numbers::kFp8 ? 1 : activation_bytes(numbers);
-  const double moved = (bytes * (m * k + k * n) + output_bytes * m * n) / memory_bytes_per_second(c);
+  const double moved = groups.count * (bytes * (m * k + k * n) + output_bytes * m * n) / memory_bytes_per_second(c);
   double rate = peak_flops(c, numbers) * (numbers == Numbers::kFp8 ? c.software.fp8_gemm_share : c.software.gemm_share);
   if (c.device.tile <= 1) return std::max(flops / rate, moved) + launch;
   if (!is_aligned(n, bytes) || !is_aligned(k, bytes)) rate *= c.software.misaligned_share;
@@ -59,13 +85,13 @@ double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, doubl
   const double write_rate = memory_bytes_per_second(c) / units;
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : tiles_of(c.device.tile)) {
-    const double count = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
+    const double count = std::ceil(groups.count * groups.tiles(m, tile.rows)) * std::ceil(n / tile.columns);
     const double compute = 2 * tile.rows * tile.columns * (k + ramp) / (rate * tile.rate / units);
     const double write = c.device.output_exposed * tile.rows * tile.columns * output_bytes / write_rate;
     best = std::min(best, std::ceil(count / units) * (compute + write));
     // If there are too few tiles for the device, tiles share their sum over k (split-K): parts are written and added up
     // in fp32.
-    for (int parts = 2; parts <= 8 && count < 2 * units && output_bytes == kAddsFp32; ++parts) {
+    for (int parts = 2; parts <= 8 && count < 2 * units && output_bytes == kAddsFp32 && groups.count == 1; ++parts) {
       const double sums = 2 * 4.0 * parts * m * n / memory_bytes_per_second(c);
       best = std::min(best, std::ceil(count * parts / units) * compute / parts + write + sums);
     }
@@ -73,5 +99,7 @@ double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, doubl
   const double sustained = numbers == Numbers::kFp8 ? 0 : flops / (peak_flops(c, numbers) * c.device.sustained_share);
   return std::max({best, moved, sustained}) + launch;
 }
+
+}  // namespace
 
 }  // namespace tri

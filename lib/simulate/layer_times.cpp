@@ -21,6 +21,13 @@ class Kernels {
     ++started_;
     return seconds;
   }
+  // The products of a rank's experts.
+  double grouped(double groups, GroupSizes sizes, double m, double n, double k, double output_bytes) {
+    const double seconds = grouped_gemm_seconds(c_, w_.numbers, groups, sizes, m, n, k, output_bytes);
+    times_.gemm += seconds;
+    ++started_;
+    return seconds;
+  }
   double memory(double bytes, int kernels = 1) {
     started_ += kernels;
     const double seconds = bytes / memory_bytes_per_second(c_) + kernels * c_.software.launch_us * 1e-6;
@@ -101,13 +108,153 @@ AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention
           2.5 * flops * padded * waste_backward / (peak * c.software.attention_backward)};
 }
 
+// The steps of a branch with experts, as in lib/model/moe.cpp. A rank has `local` rows, which choose `per_token` experts
+// each; `arrived` of these pairs reach the experts of the fullest rank. The rows' ways are exposed, since the compute
+// stream waits for them. A kernel that moves rows reads and writes each once per pair.
+class ExpertSteps {
+ public:
+  ExpertSteps(const Workload& w, const MoeSpec& moe, const Cluster& c, const TransferTimes& transfers)
+      : w_(w), moe_(moe), c_(c), transfers_(transfers), local_(Sizes(w).rows / w.tp) {
+    pairs_ = local_ * static_cast<double>(moe.per_token);
+    arrived_ = is_divided() ? w.imbalance * pairs_ : pairs_;
+    row_bytes_ = static_cast<double>(moe.hidden) * activation_bytes(w.numbers);
+  }
+
+  void run(Step step, Kernels& kernels) const {
+    const bool has_shared = moe_.shared_hidden > 0;
+    const double bytes = activation_bytes(w_.numbers), experts = static_cast<double>(moe_.experts);
+    const double hidden = static_cast<double>(moe_.hidden), shared = static_cast<double>(moe_.shared_hidden);
+    const double shared_width = static_cast<double>(moe_.width_of(moe_.shared_hidden));
+    const LinearSpec fc1 = expert_linear(0), fc2 = expert_linear(1);
+    switch (step) {
+      case Step::kColumnForward:
+        kernels.gemm(local_, experts, hidden, 4);
+        kernels.memory(local_ * 4 * (experts + 2 * static_cast<double>(moe_.per_token)), 2);  // the choice
+        kernels.memory(4 * 4 * pairs_, 3);                                                    // the sort
+        if (is_divided()) agree(kernels);
+        kernels.memory(2 * pairs_ * row_bytes_);
+        if (is_divided()) send(kernels);
+        forward(fc1, kernels);
+        if (has_shared) kernels.gemm(local_, shared_width, hidden, bytes);
+        return;
+      case Step::kInnerForward:
+      case Step::kInnerBackward: {
+        const Pass pass = step == Step::kInnerForward ? Pass::kForward : Pass::kBackward;
+        kernels.memory(local_ * moe_.activation_elements(pass) * bytes * arrived_ / pairs_, has_shared ? 2 : 1);
+        if (pass == Pass::kBackward) kernels.memory(local_ * experts * (4 + bytes));  // of the router
+        return;
+      }
+      case Step::kRowForward:
+        forward(fc2, kernels);
+        if (is_divided()) send_back(kernels);
+        if (has_shared) kernels.gemm(local_, hidden, shared, bytes);
+        kernels.memory((pairs_ + local_) * row_bytes_);
+        return;
+      case Step::kRowGradient:
+        kernels.memory((2 * pairs_ + local_) * row_bytes_);
+        if (is_divided()) send(kernels);
+        gradient(fc2, kernels);
+        if (has_shared) kernels.gemm(local_, shared, hidden, bytes);
+        return;
+      case Step::kColumnGradient:
+        gradient(fc1, kernels);
+        if (is_divided()) send_back(kernels);
+        kernels.gemm(local_, hidden, experts, bytes);
+        if (has_shared) kernels.gemm(local_, hidden, shared_width, bytes);
+        kernels.memory((pairs_ + 2 * local_) * row_bytes_);
+        return;
+      case Step::kRowWeight:
+        weight_gradient(fc2, kernels);
+        if (has_shared) kernels.gemm(hidden, shared, local_, gradient_bytes());
+        return;
+      case Step::kColumnWeight:
+        weight_gradient(fc1, kernels);
+        if (has_shared) kernels.gemm(shared_width, hidden, local_, gradient_bytes());
+        kernels.gemm(experts, hidden, local_, gradient_bytes());
+        return;
+      default:
+        return;
+    }
+  }
+
+ private:
+  bool is_divided() const { return w_.ep > 1; }
+  double on_rank() const { return static_cast<double>(moe_.experts) / w_.ep; }  // experts
+  double rows() const { return arrived_ / on_rank(); }                          // of an expert
+  double gradient_bytes() const { return w_.gradient_bytes == 2 ? kWritesBf16 : kAddsFp32; }
+  LinearSpec expert_linear(size_t index) const {
+    std::vector<LinearSpec> linears = only<LinearSpec>(moe_.modules());
+    std::erase_if(linears, [](const LinearSpec& linear) { return linear.experts == 0; });
+    return linears.at(index);
+  }
+  void casts(double width, Kernels& kernels) const {
+    if (w_.numbers == Numbers::kFp8) kernels.memory(c_.software.cast_bytes * arrived_ * width);
+  }
+  void forward(const LinearSpec& linear, Kernels& kernels) const {
+    const auto n = static_cast<double>(linear.n()), k = static_cast<double>(linear.k());
+    kernels.grouped(on_rank(), GroupSizes::kUneven, rows(), n, k, activation_bytes(w_.numbers));
+    casts(k, kernels);
+  }
+  void gradient(const LinearSpec& linear, Kernels& kernels) const {
+    const auto n = static_cast<double>(linear.n()), k = static_cast<double>(linear.k());
+    kernels.grouped(on_rank(), GroupSizes::kUneven, rows(), k, n, activation_bytes(w_.numbers));
+    casts(n, kernels);
+  }
+  void weight_gradient(const LinearSpec& linear, Kernels& kernels) const {
+    const auto n = static_cast<double>(linear.n()), k = static_cast<double>(linear.k());
+    kernels.grouped(on_rank(), GroupSizes::kEqual, n, k, rows(), gradient_bytes());
+    if (c_.software.accumulate_bytes > 0) kernels.memory(c_.software.accumulate_bytes * on_rank() * n * k);
+  }
+
+  Transfer over_ep(Collective kind, double bytes) const {
+    return {kind, bytes, w_.ep, members_on_node(c_, 1, w_.ep), TransferAxis::kEp};
+  }
+  void exchange(Kernels& kernels) const {
+    const double bytes = pairs_ * row_bytes_;  // the fullest rank receives more
+    kernels.times().ep +=
+        c_.software.skew_us * 1e-6 + transfers_.seconds(over_ep(Collective::kAllToAll, bytes * arrived_ / pairs_));
+    kernels.memory(2 * bytes / w_.ep);  // the rank's own rows
+  }
+  // Numbers of rows, for which the host waits.
+  void agree(Kernels& kernels) const {
+    const double bytes = 4.0 * w_.ep * static_cast<double>(moe_.experts + 1);
+    kernels.times().ep += (c_.software.skew_us + c_.software.exchange_us) * 1e-6 +
+                          transfers_.seconds(over_ep(Collective::kAllGather, bytes));
+    kernels.memory(2 * 4 * arrived_, 2);
+  }
+  void send(Kernels& kernels) const {
+    exchange(kernels);
+    kernels.memory(2 * arrived_ * row_bytes_);
+  }
+  void send_back(Kernels& kernels) const {
+    kernels.memory(2 * arrived_ * row_bytes_);
+    exchange(kernels);
+  }
+
+  const Workload& w_;
+  const MoeSpec& moe_;
+  const Cluster& c_;
+  const TransferTimes& transfers_;
+  double local_, pairs_ = 0, arrived_ = 0, row_bytes_ = 0;
+};
+
 // The time of each step of a layer in seconds. Each call also adds to the given kernels.
 class LayerSteps {
  public:
-  LayerSteps(const Workload& w, const LayerSpec& layer, const Cluster& c)
-      : w_(w), layer_(layer), c_(c), s_(w), attention_(attention_times(w, layer.attention, c, s_)) {}
+  LayerSteps(const Workload& w, const LayerSpec& layer, const Cluster& c, const TransferTimes& transfers)
+      : w_(w),
+        layer_(layer),
+        c_(c),
+        s_(w),
+        attention_(attention_times(w, layer.attention, c, s_)),
+        experts_(w, layer.moe, c, transfers) {}
 
   double run(const BlockStep& at, Kernels& kernels) const {
+    if (layer_.is_local(at.branch)) {
+      const PassTimes before = kernels.times();
+      experts_.run(at.step, kernels);
+      return kernels.times().total() - before.total();
+    }
     const LinearSpec column = layer_.linear({at.branch, LinearSplit::kColumn});
     const LinearSpec row = layer_.linear({at.branch, LinearSplit::kRow});
     switch (at.step) {
@@ -274,7 +421,9 @@ class LayerSteps {
     return static_cast<double>(linear.k()) / (linear.split == LinearSplit::kRow ? w_.tp : 1);
   }
   double num_norms() const { return static_cast<double>(layer_.norms.size()); }  // each with a residual addition
-  double ffn() const { return static_cast<double>(layer_.mlp.ffn_hidden) / w_.tp; }
+  double ffn() const {
+    return layer_.visit(Branch::kMlp, [](const auto& spec) { return spec.activated_elements(); }) / w_.tp;
+  }
   double heads_width() const { return static_cast<double>(layer_.attention.width()) / w_.tp; }
   double qkv_width() const { return static_cast<double>(layer_.attention.qkv_width()) / w_.tp; }
 
@@ -283,6 +432,7 @@ class LayerSteps {
   const Cluster& c_;
   Sizes s_;
   AttentionTimes attention_;
+  ExpertSteps experts_;
 };
 
 int on_node(const Workload& w, const Cluster& c) { return std::min(w.tp, c.node.ranks); }
@@ -326,7 +476,7 @@ void run_regions(const Workload& w, const Cluster& c, const TransferTimes& trans
   for (const TransferRegion& region : block_order(steps.layer(), which)) {
     double alongside = 0;
     for (const BlockStep& step : region.steps) alongside += steps.run(step, kernels);
-    if (w.tp == 1) continue;
+    if (w.tp == 1 || steps.layer().is_local(region.linear.branch)) continue;
     const double transfer =
         tp_seconds(w, c, transfers, region.reduces() ? Collective::kReduceScatter : Collective::kAllGather);
     const bool is_async = w.async_sums && which == Pass::kBackward && (region.reduces() || !w.sequence_parallel);
@@ -382,6 +532,7 @@ PassTimes& PassTimes::operator+=(const PassTimes& other) {
   attention += other.attention;
   memory += other.memory;
   tp += other.tp;
+  ep += other.ep;
   fixed += other.fixed;
   return *this;
 }
@@ -391,6 +542,7 @@ PassTimes operator*(double factor, PassTimes times) {
   times.attention *= factor;
   times.memory *= factor;
   times.tp *= factor;
+  times.ep *= factor;
   times.fixed *= factor;
   return times;
 }
@@ -398,7 +550,7 @@ PassTimes operator*(double factor, PassTimes times) {
 LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const Cluster& c,
                        const TransferTimes& transfers) {
   const Workload w = workload_of_layer(workload, layer);
-  const LayerSteps steps(w, layer, c);
+  const LayerSteps steps(w, layer, c, transfers);
   Kernels forward(w, c), backward(w, c);
   run_regions(w, c, transfers, steps, Pass::kForward, forward);
   run_regions(w, c, transfers, steps, Pass::kBackward, backward);
@@ -430,7 +582,8 @@ LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const C
     Workload alongside = w;
     alongside.overlap_tp = w.overlap_tp || w.gathers_again;
     const double gather = tp_seconds(w, c, transfers, Collective::kAllGather);
-    times.backward.tp += layer.gathered_rows() * exposed(alongside, c, gather, gather);
+    const int gathers = layer.gathered_rows() - (layer.has_experts() ? 1 : 0);
+    times.backward.tp += gathers * exposed(alongside, c, gather, gather);
   }
   return times;
 }

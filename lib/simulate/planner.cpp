@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 #include "io/base/clock.h"
@@ -46,7 +47,7 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
   const int tp = pinned.tp.value_or(1), pp = pinned.pp.value_or(1), dp = pinned.dp.value_or(1);
   for (const std::string& problem :
        {check("tp", pinned.tp, "model.seq_len", m.seq_len), check("tp", pinned.tp, "node.ranks", cluster.node.ranks),
-        check("pp", pinned.pp, "model.layers", m.layers),
+        check("pp", pinned.pp, "model.layers", m.layers), check("ep", pinned.ep, "model.experts", m.experts),
         check("chunks", pinned.chunks, "the layers of a stage,", m.layers / (m.layers % pp == 0 ? pp : 1)),
         check("dp", pinned.dp,
               batch == base.global_batch ? "data.global_batch" : "the sizes of data.batch_ramp, multiples of", batch)})
@@ -86,6 +87,7 @@ class Search {
     planned.parallel.tp_transfers = config.parallel.tp_transfers;
     planned.parallel.dp_transfers = config.parallel.dp_transfers;
     planned.parallel.bucket_elements = config.parallel.bucket_elements;
+    planned.parallel.ep_capacity = config.parallel.ep_capacity;
     base_ = workload_of(planned);
     kept_ranks_ = base_.cp * base_.ranks_of_others(kOtherAxes);
   }
@@ -162,11 +164,21 @@ class Search {
 
  private:
   void add_mesh(const ParallelLayout& mesh) {
-    const PinnedLayout& pinned = options_.pinned;
     Workload w = base_;
     w.tp = mesh.tp;
     w.pp = mesh.pp;
     w.dp = mesh.dp;
+    const int64_t most =
+        base_.model.experts == 0 ? 1 : std::gcd(int64_t{w.ranks_of_stage()}, int64_t{base_.model.experts});
+    for (const int ep : divisors_up_to(most, most)) {
+      if (ep != options_.pinned.ep.value_or(ep)) continue;
+      w.ep = ep;
+      add_mesh(mesh, w);
+    }
+  }
+
+  void add_mesh(const ParallelLayout& mesh, Workload w) {
+    const PinnedLayout& pinned = options_.pinned;
     w.zero = 1;
     const Config config = with_layout(config_, mesh);
     const int span = w.reducing_stride() * w.reducing();  // from the first to the last rank of a dp group
@@ -226,7 +238,7 @@ class Search {
     const std::optional<int> pinned = options_.pinned.zero;
     Fit first{.level = kRecomputes.size()};
     for (const int zero : pinned ? std::vector{*pinned} : std::vector{1, 2}) {
-      if (zero == 2 && w.dp == 1 && !pinned) continue;
+      if (zero == 2 && (w.model.experts == 0 ? w.dp == 1 : !w.reduces()) && !pinned) continue;
       w.zero = zero;
       w.dp_copies = copies_of_mesh_ && zero > 0;
       if (zero == 2 && !pinned && first.level == 0 && first.surely) continue;
@@ -300,7 +312,7 @@ class Search {
 
 Result<Config> without_layout(Config parsed) {
   ParallelConfig& p = parsed.parallel;
-  p.tp = p.pp = p.dp = p.chunks = 1;
+  p.tp = p.pp = p.dp = p.ep = p.chunks = 1;
   p.schedule = Schedule::k1F1B;
   if (batch_sizes(parsed).divisor() % parsed.data.micro_batch != 0) parsed.data.micro_batch = 1;
   const auto ranks = static_cast<int>(ranks_along(kOtherAxes, p));
@@ -308,8 +320,9 @@ Result<Config> without_layout(Config parsed) {
 }
 
 bool chosen_by_search(std::string_view field) {
-  constexpr std::string_view kChosen[] = {"parallel.tp",       "parallel.pp",   "parallel.dp",       "parallel.chunks",
-                                          "parallel.schedule", "parallel.zero", "parallel.recompute"};
+  constexpr std::string_view kChosen[] = {"parallel.tp",   "parallel.pp",       "parallel.dp",
+                                          "parallel.ep",   "parallel.chunks",   "parallel.schedule",
+                                          "parallel.zero", "parallel.recompute"};
   return std::ranges::find(kChosen, field) != std::end(kChosen);
 }
 
@@ -321,6 +334,7 @@ PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& 
     if (field == "parallel.tp") pinned.tp = p.tp;
     if (field == "parallel.pp") pinned.pp = p.pp;
     if (field == "parallel.dp" && p.dp > 0) pinned.dp = p.dp;
+    if (field == "parallel.ep") pinned.ep = p.ep;
     if (field == "parallel.chunks") pinned.chunks = p.chunks;
     if (field == "parallel.bucket_elements") pinned.buckets = true;
     if (field == "parallel.zero") pinned.zero = p.zero;
@@ -332,9 +346,6 @@ PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& 
 
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
-  if (config.model.experts > 0)
-    return usage_error("model.experts: {}: layers with experts can't be predicted; run trireme bench step instead",
-                       config.model.experts);
   if (auto known = check_numbers(config, cluster); !known) return known.error();
   Search walk(config, cluster, options);
   if (const std::string problem = walk.problem(); !problem.empty()) return usage_error("{}", problem);
@@ -359,6 +370,7 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
 Config with_planned(Config config, const Workload& layout) {
   config = with_layout(std::move(config), layout_of(layout));
   config.parallel.bucket_elements = layout.bucket_elements;
+  config.parallel.ep = layout.ep;
   return config;
 }
 

@@ -34,7 +34,7 @@ bool chosen_by_search(std::string_view field);
 
 // Fields that a search keeps; it tries all values of the others.
 struct PinnedLayout {
-  std::optional<int> tp, pp, dp, chunks, zero;
+  std::optional<int> tp, pp, dp, ep, chunks, zero;
   std::optional<Schedule> schedule;
   std::optional<Recompute> recompute;
   bool buckets = false;  // keeps parallel.bucket_elements

@@ -12,8 +12,9 @@ namespace tri {
 namespace {
 
 std::string layout_columns(const Workload& w) {
-  return fmt::format("tp {:>2} pp {:>2} dp {:>5} chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp, w.pp,
-                     w.dp, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
+  const std::string ep = w.model.experts > 0 ? fmt::format("ep {:>3} ", w.ep) : "";
+  return fmt::format("tp {:>2} pp {:>2} dp {:>5} {}chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp,
+                     w.pp, w.dp, ep, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
 }
 
 // Returns the two largest parts of the step other than the model's FLOPs, by their names in parts_s.
@@ -62,8 +63,9 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster) {
       "{} layouts, of which {} fit into {:.1f} GiB; the best ones on {} of {} (the search took {:.0f} ms):\n",
       search.tried, search.fitted, room_of(cluster) / kGib, counted(search.best.front().workload.ranks(), "rank"),
       cluster.device.name, 1e3 * search.seconds);
-  text += fmt::format("  {:>4}  {:<75}  {:>9}  {:>8}  {:>6}  {:>9}   limited by\n", "", "layout", "step", "tokens/s",
-                      "MFU", "memory");
+  const size_t columns = layout_columns(search.best.front().workload).size();
+  text += fmt::format("  {:>4}  {:<{}}  {:>9}  {:>8}  {:>6}  {:>9}   limited by\n", "", "layout", columns, "step",
+                      "tokens/s", "MFU", "memory");
   int place = 1;
   const PlannedLayout& best = search.best[0];
   bool equal = false, tight = false;
@@ -71,8 +73,8 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster) {
     const bool is_equal = place > 1 && equals_best(layout, best, cluster);
     const auto bytes = static_cast<double>(layout.memory_bytes);
     const bool fits_tightly = is_tight(bytes, room_of(cluster));
-    text += fmt::format("  {:>3}{}  {:<75}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB{}  {}\n", place++,
-                        is_equal ? "=" : " ", layout_columns(layout.workload), layout.step.seconds,
+    text += fmt::format("  {:>3}{}  {:<{}}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB{}  {}\n", place++,
+                        is_equal ? "=" : " ", layout_columns(layout.workload), columns, layout.step.seconds,
                         format_count(layout.step.tokens_per_second), 100 * layout.step.mfu, bytes / kGib,
                         fits_tightly ? "!" : " ", limits_of(layout.step));
     equal |= is_equal;
@@ -95,7 +97,8 @@ std::string to_json(const PlanSearch& search, const Cluster& cluster) {
     nlohmann::ordered_json parts;
     for (const auto& [name, seconds] : named_parts(layout.step.parts)) parts[name] = seconds;
     nlohmann::ordered_json json = axes_json(w);
-    json.update({{"chunks", w.chunks},
+    json.update({{"ep", w.ep},
+                 {"chunks", w.chunks},
                  {"schedule", enum_name(w.schedule)},
                  {"micro_batch", w.micro_batch},
                  {"zero", w.zero},

@@ -1,6 +1,7 @@
 // Columns of a CSV file of measurements, in any order; lines that begin with # are comments.
 //   source        group of rows in the table of errors
-//   model         name; "llama", "nemotron" and "fp8" in it choose shapes and precision, otherwise it is a GPT in bf16
+//   model         name; "llama", "nemotron" and "fp8" in it choose shapes and precision, otherwise it is a GPT in bf16;
+//                 with the option experts it has LLaMA's norms, activation and positions
 //   layers, hidden, heads, ffn, seq, vocab; gpus, tp, pp, v (chunks), dp, cp, micro_batch, global_batch
 //   recompute     full, selective, norms or none; "SP" and "no-SP" turn sequence parallelism on and off
 //   metric        step_s, step_ms, tok_s_gpu; tflops_gpu by the FLOPs of lib/model/flops.h or, if `recompute` says
@@ -51,6 +52,14 @@ constexpr Option kOptions[] = {
     {"overlap_dp", [](Workload& w, double v) { w.overlap_dp = v != 0; }},
     {"compiled", [](Workload& w, double v) { w.compiled = v != 0; }},
     {"fp8_weights", [](Workload& w, double v) { w.fp8_weights = v != 0; }},
+    {"head_dim", [](Workload& w, double v) { w.model.head_dim = static_cast<int>(v); }},
+    {"dense_layers", [](Workload& w, double v) { w.model.dense_layers = static_cast<int>(v); }},
+    {"experts", [](Workload& w, double v) { w.model.experts = static_cast<int>(v); }},
+    {"experts_per_token", [](Workload& w, double v) { w.model.experts_per_token = static_cast<int>(v); }},
+    {"expert_hidden", [](Workload& w, double v) { w.model.expert_hidden = static_cast<int>(v); }},
+    {"shared_experts", [](Workload& w, double v) { w.model.shared_experts = static_cast<int>(v); }},
+    {"ep", [](Workload& w, double v) { w.ep = static_cast<int>(v); }},
+    {"imbalance", [](Workload& w, double v) { w.imbalance = v; }},
     {"flops_per_token", [](Workload&, double) {}},  // of mfu_pct, where a source counts its own
 };
 
@@ -298,7 +307,7 @@ Workload workload_of(const Row& r) {
   m.window = 0;
   m.norm = Norm::kLayerNorm;
   m.tie_embeddings = true;
-  if (contains(r.model, "llama")) {
+  if (contains(r.model, "llama") || option_of(r, "experts", 0) > 0) {
     m.norm = Norm::kRmsNorm;
     m.activation = Activation::kSwiglu;
     m.position = Position::kRope;
@@ -346,6 +355,10 @@ std::string problem_of(const Row& r) {
   if (w.model.head_dim < 1 || w.model.kv_heads < 1 || w.model.heads % w.model.kv_heads != 0)
     return fmt::format("heads {} does not divide hidden {}, or kv_heads does not divide heads", w.model.heads,
                        r.hidden);
+  const ModelConfig& m = w.model;
+  if (m.experts > 0 && (m.expert_hidden < 1 || m.experts_per_token < 1 || m.experts_per_token > m.experts ||
+                        m.dense_layers >= m.layers || w.imbalance < 1))
+    return "its experts are out of range";
   if (w.zero < 0 || w.zero > 3 || w.bucket_elements < 1 || w.gradient_bytes < 1) return "its options are out of range";
   return tri::problem_of(w);
 }

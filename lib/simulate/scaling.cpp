@@ -64,6 +64,9 @@ StartUp start_up(const Workload& w, const Cluster& c) {
   add_groups(c, 1, static_cast<int>(ranks), 1, start);  // all
   add_groups(c, ranks / w.tp, w.tp, 1, start);
   add_groups(c, ranks / w.reducing(), w.reducing(), 1, start);
+  if (w.model.experts > 0)  // copies of experts, all of a stage, and the ranks that divide the experts
+    for (const int group : {w.reducing(ReducedOver::kExperts), w.reducing(ReducedOver::kStage), w.ep})
+      add_groups(c, ranks / group, group, 1, start);
   // One communicator per one-way edge between stages: a rank has four ends, or two if the pipeline does not close.
   if (w.pp > 1) add_groups(c, 2 * ranks, 2, 4, start);
   if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, w.ranks_of_stage(), 2, 1, start);
@@ -140,11 +143,12 @@ std::string to_json(const std::vector<ScalingRow>& rows) {
 }
 
 std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title) {
-  // The tones of lib/report/page/page.css, in the order of named_parts().
-  constexpr std::array<std::pair<const char*, const char*>, 10> kTones{{{"#0072b2", "#2b86c5"},
+  // The tones of lib/report/page/page.css, in the order of named_parts(), with a brown for ep.
+  constexpr std::array<std::pair<const char*, const char*>, 11> kTones{{{"#0072b2", "#2b86c5"},
                                                                         {"#7a3b9a", "#a373c4"},
                                                                         {"#5b6168", "#767d85"},
                                                                         {"#c27c00", "#e69f00"},
+                                                                        {"#8c6d1f", "#b8964a"},
                                                                         {"#3a94c8", "#56b4e9"},
                                                                         {"#d55e00", "#d9702a"},
                                                                         {"#a39100", "#f0e442"},

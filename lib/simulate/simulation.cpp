@@ -13,7 +13,8 @@ namespace tri {
 namespace {
 
 std::string place_text(const Workload& w) {
-  return fmt::format("{}, {}{}, {} of {}, zero {}, recompute {}, {}", w.grid().sizes(), enum_name(w.schedule),
+  const std::string ep = w.model.experts > 0 ? fmt::format(" (ep {})", w.ep) : "";
+  return fmt::format("{}{}, {}{}, {} of {}, zero {}, recompute {}, {}", w.grid().sizes(), ep, enum_name(w.schedule),
                      w.chunks > 1 ? fmt::format(" with {} chunks", w.chunks) : "",
                      counted(w.num_microbatches(), "microbatch"), w.micro_batch, w.zero, enum_name(w.recompute),
                      enum_name(w.numbers));
@@ -52,6 +53,7 @@ std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& op
         "allocator that runs out of memory and retries is not modelled");
   if (s.memory_estimated)
     notes.push_back("the memory is an estimate: only this program's own can be planned byte for byte");
+  if (std::string note = experts_note(s.workload); !note.empty()) notes.push_back(std::move(note));
   if (s.workload.documents)
     notes.push_back(
         "data.document_mask: the prediction is for samples of one document each; attention within shorter "
@@ -79,6 +81,7 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks) {
   p.tp = asked.tp;
   p.pp = asked.pp;
   p.dp = static_cast<int>(ranks / stages);
+  p.ep = asked.ep;
   p.chunks = asked.chunks;
   p.schedule = asked.schedule;
   config.data.micro_batch = micro_batch;
@@ -87,9 +90,6 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks) {
 
 Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const WorkloadOptions& options) {
   const bool is_program = options.program != Program::kTrireme;
-  if (asked.model.experts > 0)
-    return usage_error("model.experts: {}: layers with experts can't be predicted; run trireme bench step instead",
-                       asked.model.experts);
   if (auto known = check_numbers(asked, cluster); !known) return known.error();
   auto planned = is_program ? Result<Config>(asked) : planned_for(asked, cluster);
   if (!planned) return planned.error();
@@ -206,6 +206,7 @@ std::string to_json(const Simulation& s) {
   const Goodput& g = s.goodput;
   nlohmann::ordered_json layout = axes_json(w);
   layout.update({{"cp", w.cp},
+                 {"ep", w.ep},
                  {"chunks", w.chunks},
                  {"schedule", enum_name(w.schedule)},
                  {"micro_batch", w.micro_batch},

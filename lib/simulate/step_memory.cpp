@@ -12,6 +12,13 @@
 namespace tri {
 namespace {
 
+// Rows, in addition to those that a rank's tokens would have with balanced experts, for which its experts have memory.
+double spare_rows(const Workload& w, const LayerSpec& layer) {
+  if (!layer.has_experts()) return 0;
+  const int64_t local = int64_t{w.micro_batch} * w.model.seq_len / w.cp / w.tp;
+  return static_cast<double>(expert_rows(layer.moe, local, w.ep, w.ep_capacity) - local * layer.moe.per_token);
+}
+
 // Bytes that one layer saves for one microbatch between forward and backward (lib/model/stage_tensors.h).
 double kept_bytes(const Workload& w, const LayerSpec& layer) {
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
@@ -28,12 +35,17 @@ double kept_bytes(const Workload& w, const LayerSpec& layer) {
   const double stream = (layer.stream_values() + layer.output_norms()) * input;  // and outputs that norms read
   // Rows that only FP8 GEMMs read are saved in FP8.
   const double read = w.numbers == Numbers::kFp8 ? 1 / bytes : 1;
-  const double activated = share * layer.activated_elements() * bytes * read;
+  const double spare = spare_rows(w, layer), pairs = share * static_cast<double>(layer.moe.per_token);
+  const double activated =
+      (share * layer.activated_elements() + spare * static_cast<double>(layer.moe.expert_hidden)) * bytes * read;
   const auto norms = static_cast<double>(layer.norms.size());
-  const double normed = layer.gathered_rows() * rows * w.model.hidden * bytes * read;
+  const double normed =
+      (layer.has_experts() ? rows + share : layer.gathered_rows() * rows) * w.model.hidden * bytes * read;
   const double statistics =
       share * layer.kept_statistics() * 4 + 2 * norms * local * 4 + rows * layer.attention.unsplit_statistics() * 4;
   double kept = stream + statistics + share * layer.kept_elements() * bytes;
+  kept += spare * static_cast<double>(layer.moe.hidden + layer.moe.width_of(layer.moe.expert_hidden)) * bytes;
+  if (layer.has_experts() && w.ep > 1) kept += 2 * (pairs + spare) * 4;  // places of the rows that arrive
   if (w.recompute == Recompute::kNone) kept += normed + activated;
   if (w.recompute == Recompute::kNorms) kept += activated;
   return kept;
@@ -88,21 +100,24 @@ LargestBuckets largest_buckets(const Workload& w, const Layers& layers, int stag
   };
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
     const int virtual_stage = chunk * w.pp + stage;
-    double open = 0, open_quantized = 0;
+    double open = 0, open_quantized = 0, open_stage = 0, open_experts = 0;
     if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(open, table);
     if (w.muon) close(open);  // its matrices have separate buckets
     layers.for_kinds(layers_of_stage(w, virtual_stage), [&](const LayerSpec& layer, int count) {
       const std::vector<LinearSpec> linears = layer.linears();
       for (int i = 0; i < count; ++i)
         for (auto linear = linears.rbegin(); linear != linears.rend(); ++linear)
-          add(layer.fp8 && w.fp8_weights ? open_quantized : open, static_cast<double>(linear->weights()) / w.tp);
+          add(reduced_over(*linear) == ReducedOver::kExperts ? open_experts
+              : reduced_over(*linear) == ReducedOver::kStage ? open_stage
+              : layer.fp8 && w.fp8_weights                   ? open_quantized
+                                                             : open,
+              local_weights(w, *linear));
     });
     if (w.fp8_weights && fp8_layer_parameters(w, layers, virtual_stage) > 0)
       close(open);  // else the head's bucket would stay open until the embedding
     if (w.muon) close(open);
     if (virtual_stage == 0 && !tied) add(open, table);
-    close(open);
-    close(open_quantized);
+    for (double* last : {&open, &open_quantized, &open_stage, &open_experts}) close(*last);
   }
   if (tied && (stage == 0 || stage == w.pp - 1)) largest.tied = table;
   largest.any = std::max(largest.matrices, largest.tied);
@@ -126,23 +141,42 @@ double kernel_workspace(const Workload& w, const LayerSpec& layer, const GpuProp
   return static_cast<double>(workspace_bytes(DeviceKind::kCuda, dims, gpu));
 }
 
+// Elements of the workspace of experts (allocate_workspace in lib/model/moe.cpp) beyond workspace_elements() per token:
+// rows before and after transfers, and the spare rows of all.
+double experts_workspace(const Workload& w, const LayerSpec& layer) {
+  const MoeSpec& moe = layer.moe;
+  const double share = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp / w.tp;
+  const double pairs = share * static_cast<double>(moe.per_token), rows = pairs + spare_rows(w, layer);
+  const auto hidden = static_cast<double>(moe.hidden), ffn = static_cast<double>(moe.expert_hidden),
+             width = static_cast<double>(moe.width_of(moe.expert_hidden));
+  const auto shared = static_cast<double>(moe.shared_hidden + moe.width_of(moe.shared_hidden));
+  const double all = (w.ep > 1 ? 2 * pairs + 4 * rows : 2 * pairs) * hidden + rows * (ffn + width) +
+                     share * (shared + static_cast<double>(moe.experts));
+  return all - share * moe.workspace_elements(QkvOrder{});
+}
+
 // Scratch that a layer uses while it runs: gathered rows and gradients, FP8 casts, and recomputed tensors.
 double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuProperties& gpu) {
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp, width = rows * w.model.hidden;
   const double share = rows / w.tp;
   double workspace = (4 * width + share * layer.workspace_elements(order_of(w, layer))) * bytes;
+  if (layer.has_experts()) workspace += experts_workspace(w, layer) * bytes;
   if (w.cp > 1 && w.gathers_kv)  // keys and values of whole samples, and their gradients
     workspace += 2 * rows * w.cp * 2 * static_cast<double>(layer.attention.kv_width()) / w.tp * bytes;
   if (layer.output_norms() > 0)  // the gradient of a branch's output, and its norm
     workspace += (width + (w.sequence_parallel ? width / w.tp : width)) * bytes;
   Workload whole = workload_of_layer(w, layer);
   whole.recompute = Recompute::kNone;
-  if (w.recompute == Recompute::kFull) workspace += kept_bytes(whole, layer);
+  if (w.recompute == Recompute::kFull)
+    workspace += kept_bytes(whole, layer) + (layer.has_experts() ? width - share * w.model.hidden : 0) * bytes;
   if (!w.scores_kept) workspace += kernel_workspace(w, layer, gpu);
   // Softmax in bf16, the dropout's mask, and the dropout's result.
   if (w.scores_kept) workspace += 5.0 * rows * layer.attention.seq_len * layer.attention.heads / w.tp;
-  if (w.recompute == Recompute::kSelective) workspace += share * layer.activated_elements() * bytes;
+  if (w.recompute == Recompute::kSelective)
+    workspace +=
+        (share * layer.activated_elements() + spare_rows(w, layer) * static_cast<double>(layer.moe.expert_hidden)) *
+        bytes;
   if (w.numbers == Numbers::kFp8)  // in all layers, which share it (lib/model/fp8_tensors.cpp)
     workspace += 2 * width + share * layer.cast_bytes() + rows * static_cast<double>(layer.widest_input(w.tp));
   return workspace;
@@ -152,8 +186,14 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   const ModelConfig& m = w.model;
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
-  const double elements = parameters_of_stage(w, layers, stage), shards = w.reducing();
+  const Elements of_stage = elements_of_stage(w, layers, stage), matrices = matrices_of_stage(w, layers, stage);
+  const double elements = of_stage.total(), shards = w.reducing();
   StepMemory memory;
+  const auto sharded = [&](const Elements& of) {
+    double sum = 0;
+    for (const ReducedOver over : kReducedOver) sum += of[over] / w.reducing(over);
+    return sum;
+  };
   const double weights = w.numbers == Numbers::kFp32 ? 0 : 2;  // in fp32 the master weights are the weights
   memory.parameters = elements * weights;
   if (w.zero >= 3) {
@@ -169,9 +209,9 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   if (w.zero == 2 || w.dp_copies) {
     const LargestBuckets largest = largest_buckets(w, layers, stage);
     if (w.zero == 2) {  // slices, the pool of whole buckets, and the tied table, whose bucket stays open for a pass
-      constexpr int kPool = 4;
+      const int pool = m.experts > 0 ? 4 + 3 : 4;  // lib/optim/store_tensors.cpp
       memory.parameters +=
-          elements * 4 / shards + 4 * (std::min(kPool, largest.count) * largest.matrices + largest.tied);
+          sharded(of_stage) * 4 + 4 * (std::min(pool, largest.count) * largest.matrices + largest.tied);
     }
     if (w.dp_copies) memory.workspace += 4 * largest.any;
   }
@@ -179,10 +219,9 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   // instead of two) and their transposes.
   if (!w.fp8_weights && w.zero < 3)
     for (int chunk = 0; chunk < w.chunks; ++chunk)
-      memory.parameters += 2 * fp8_layer_parameters(w, layers, chunk * w.pp + stage) / w.tp;
-  const double matrices = matrix_parameters_of_stage(w, layers, stage);
-  memory.optimizer = (elements * (4 + w.optimizer_bytes) - matrices * (w.optimizer_bytes - w.matrix_bytes)) /
-                     (w.zero == 0 ? 1 : shards);
+      memory.parameters += 2 * fp8_layer_parameters(w, layers, chunk * w.pp + stage);
+  const auto held = [&](const Elements& of) { return w.zero == 0 ? of.total() : sharded(of); };
+  memory.optimizer = held(of_stage) * (4 + w.optimizer_bytes) - held(matrices) * (w.optimizer_bytes - w.matrix_bytes);
   memory.workspace += muon_workspace_bytes(w, layers, stage);
   const InFlight alive = in_flight(w, layers, stage);
   const double boundary = (w.sequence_parallel ? rows / w.tp : rows) * m.hidden * bytes;

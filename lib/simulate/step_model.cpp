@@ -124,6 +124,7 @@ class StepModel {
       parts.attention += sum.attention;
       parts.memory += sum.memory;
       parts.tp += sum.tp;
+      parts.ep += sum.ep;
       parts.fixed += sum.fixed;
       waits += costs.num_microbatches * (weight_waits(stage, false) + weight_waits(stage, true));
     }
@@ -182,21 +183,12 @@ class StepModel {
     return coupled ? 2 * message + c_.software.exchange_us * 1e-6 : message;
   }
 
-  // The part of stage_parameters() that is stored in FP8.
-  double stage_fp8_weights(int stage) const {
-    return w_.fp8_weights ? fp8_layer_parameters(w_, layers_, stage) / w_.tp : 0;
-  }
-  double stage_parameters(int stage) const {
-    double parameters = layer_parameters(w_, layers_, stage);
-    if (stage == 0) parameters += embedding_parameters(w_);
-    if (stage + 1 == w_.pp * w_.chunks && (stage > 0 || !w_.model.tie_embeddings))
-      parameters += embedding_parameters(w_);
-    return parameters / w_.tp;
-  }
+  // The part of a stage's elements that is stored in FP8.
+  double stage_fp8_weights(int stage) const { return w_.fp8_weights ? fp8_layer_parameters(w_, layers_, stage) : 0; }
 
-  Transfer over_dp(Collective kind, double bytes) const {
-    const int group = w_.reducing();
-    return {kind, bytes, group, members_on_node(c_, w_.reducing_stride(), group)};
+  Transfer over_dp(Collective kind, double bytes, ReducedOver over = ReducedOver::kBuckets) const {
+    const int group = w_.reducing(over);
+    return {kind, bytes, group, members_on_node(c_, w_.reducing_stride(over), group)};
   }
 
   // The first and the last stage add up the gradients of their shared table after all other reductions.
@@ -237,16 +229,27 @@ class StepModel {
   }
 
   ChunkTraffic traffic(int stage) const {
-    ChunkTraffic traffic;
-    if (w_.reducing() == 1 || w_.zero == 3) return traffic;
-    const double elements = stage_parameters(stage);
-    traffic.buckets = std::max(1, static_cast<int>(std::ceil(elements / static_cast<double>(w_.bucket_elements))));
-    const double bucket = elements / traffic.buckets;
-    traffic.reduce = transfers_.seconds(
-        over_dp(w_.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter, bucket * w_.gradient_bytes));
+    if (w_.zero == 3) return {};
+    const Elements elements = elements_of_virtual_stage(w_, layers_, stage);
     const double gathered =
-        elements * parameter_bytes(w_) - stage_fp8_weights(stage);  // a quantized value takes one byte
-    if (w_.zero > 0) traffic.gather = transfers_.seconds(over_dp(Collective::kAllGather, gathered / traffic.buckets));
+        elements.total() * parameter_bytes(w_) - stage_fp8_weights(stage);  // a quantized value takes one byte
+    ChunkTraffic traffic{.buckets = 0};  // with the mean times of the buckets, which are reduced over different ranks
+    for (const ReducedOver over : kReducedOver) {
+      if (w_.reducing(over) == 1 || elements[over] == 0) continue;
+      const int buckets =
+          std::max(1, static_cast<int>(std::ceil(elements[over] / static_cast<double>(w_.bucket_elements))));
+      const double bucket = elements[over] / buckets, share = elements[over] / elements.total();
+      traffic.buckets += buckets;
+      traffic.reduce +=
+          buckets * transfers_.seconds(over_dp(w_.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter,
+                                               bucket * w_.gradient_bytes, over));
+      if (w_.zero > 0)
+        traffic.gather +=
+            buckets * transfers_.seconds(over_dp(Collective::kAllGather, gathered * share / buckets, over));
+    }
+    if (traffic.buckets == 0) return {};
+    traffic.reduce /= traffic.buckets;
+    traffic.gather /= traffic.buckets;
     return traffic;
   }
 
@@ -277,8 +280,7 @@ class StepModel {
   double sum_seconds(int rank) const {
     const double members = w_.reducing();
     if (!w_.dp_copies || w_.zero == 0 || w_.zero == 3 || members == 1) return 0;
-    double elements = 0;
-    for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
+    const double elements = elements_of_stage(w_, layers_, rank)[ReducedOver::kBuckets];
     const double bytes = elements * w_.gradient_bytes * (1 + 1 / members);
     return (w_.zero == 2 ? w_.num_microbatches() : 1) * bytes / memory_bytes_per_second(c_);
   }
@@ -295,16 +297,19 @@ class StepModel {
 
   double optimizer_seconds(int rank) const {
     const double slices = w_.zero == 0 ? 1 : w_.reducing();
-    double elements = 0;
-    for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
-    const double matrices = matrix_parameters_of_stage(w_, layers_, rank);
-    double bytes = (elements - matrices) / slices * optimizer_bytes(w_, w_.optimizer_bytes) +
-                   matrices / slices * optimizer_bytes(w_, w_.matrix_bytes);
+    const Elements elements = elements_of_stage(w_, layers_, rank), matrices = matrices_of_stage(w_, layers_, rank);
+    double bytes = 0;
+    for (const ReducedOver over : kReducedOver) {
+      const int parts = w_.zero == 0 ? 1 : w_.reducing(over);
+      bytes += ((elements[over] - matrices[over]) * optimizer_bytes(w_, w_.optimizer_bytes) +
+                matrices[over] * optimizer_bytes(w_, w_.matrix_bytes)) /
+               parts;
+    }
     // FP8 GEMMs read weights in both orientations, once a step. Either the update writes quantized values instead of
     // the copy (1 byte instead of 2) and these are transposed (1 read, 1 written), or the copy is cast (2 read, 1
     // written for each orientation).
     for (int chunk = 0; chunk < w_.chunks; ++chunk)
-      bytes += fp8_layer_parameters(w_, layers_, chunk * w_.pp + rank) / w_.tp * (w_.fp8_weights ? 2 - 1 / slices : 4);
+      bytes += fp8_layer_parameters(w_, layers_, chunk * w_.pp + rank) * (w_.fp8_weights ? 2 - 1 / slices : 4);
     const MuonCosts& muon = muon_[static_cast<size_t>(rank)];
     bytes += muon.bytes;
     double seconds = bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share) + muon.gemms;
@@ -388,9 +393,11 @@ StepPrediction predict_step(const Workload& workload, const Cluster& cluster) {
 }
 
 std::vector<std::pair<std::string, double>> named_parts(const StepParts& parts) {
-  return {{"gemm", parts.gemm},     {"attention", parts.attention}, {"memory_bound", parts.memory},
-          {"tp_exposed", parts.tp}, {"pp_exposed", parts.pp},       {"dp_exposed", parts.dp},
-          {"bubble", parts.bubble}, {"optimizer", parts.optimizer}, {"stragglers", parts.stragglers},
+  return {{"gemm", parts.gemm},           {"attention", parts.attention},
+          {"memory_bound", parts.memory}, {"tp_exposed", parts.tp},
+          {"ep_exposed", parts.ep},       {"pp_exposed", parts.pp},
+          {"dp_exposed", parts.dp},       {"bubble", parts.bubble},
+          {"optimizer", parts.optimizer}, {"stragglers", parts.stragglers},
           {"fixed", parts.fixed}};
 }
 
@@ -399,6 +406,7 @@ const char* part_title(const std::string& name) {
                                                              {"attention", "attention"},
                                                              {"memory_bound", "memory-bound kernels"},
                                                              {"tp_exposed", "exposed tp transfers"},
+                                                             {"ep_exposed", "exposed ep transfers"},
                                                              {"pp_exposed", "exposed pp transfers"},
                                                              {"dp_exposed", "exposed dp transfers"},
                                                              {"bubble", "pipeline bubble"},
@@ -413,7 +421,7 @@ const char* part_title(const std::string& name) {
 StepPrediction predict_with_buckets(Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {
   constexpr double kWorthIt = 0.995;
   StepPrediction best = predict_step(workload, cluster, transfers);
-  if (workload.reducing() == 1) return best;
+  if (!workload.reduces()) return best;
   double largest = 0;  // elements of a stage
   const Layers layers = workload.layers();
   for (int stage = 0; stage < workload.pp; ++stage)
@@ -435,6 +443,17 @@ std::string attention_note(const Workload& workload, const Cluster& cluster) {
       kernel_shape(workload.layers()[0].attention, workload.tp, workload.cp, Dtype::kBF16, workload.micro_batch);
   const std::string warning = scalar_attention_warning(AttentionKernel::kAuto, shape, GpuProperties{});
   return warning.empty() ? "" : warning + "; the predicted times assume tensor cores, so they are far too short";
+}
+
+std::string experts_note(const Workload& workload) {
+  if (workload.model.experts == 0) return "";
+  return fmt::format(
+      "experts: {}; published steps of models with experts are off by 11 to 56 %, more than the uncertainty (`trireme "
+      "simulate --rows configs/published/moe.csv`)",
+      workload.ep == 1 ? std::string("with ep 1 no rows are sent")
+                       : fmt::format("the fullest rank is assumed to receive {:g} times the mean of the rows, which "
+                                     "no compute hides",
+                                     workload.imbalance));
 }
 
 }  // namespace tri

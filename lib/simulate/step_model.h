@@ -15,7 +15,7 @@ namespace tri {
 // Seconds of a step on its busiest stage; they add up to the step.
 struct StepParts {
   double gemm = 0, attention = 0, memory = 0;
-  double tp = 0, pp = 0, dp = 0;  // exposed transfers
+  double tp = 0, ep = 0, pp = 0, dp = 0;  // exposed transfers
   double bubble = 0, optimizer = 0, stragglers = 0, fixed = 0;
 };
 
@@ -74,6 +74,10 @@ StepPrediction predict_with_buckets(Workload& workload, const Cluster& cluster, 
 // Returns a warning if this program has no attention kernel on tensor cores for the workload's heads, since predicted
 // times assume one; "" otherwise.
 std::string attention_note(const Workload& workload, const Cluster& cluster);
+
+// Returns what is assumed of how evenly a router divides the rows among the experts, and how wrong predictions of
+// published steps are; "" without experts.
+std::string experts_note(const Workload& workload);
 
 // Seconds of a step in which a rank's transfers run, hidden or not: messages of one direction, and dp's reductions and
 // gathers. Determines how often they share the same links.

@@ -45,7 +45,20 @@ RankGrid Workload::grid() const {
   return grid;
 }
 
-int Workload::reducing_stride() const {
+int Workload::reducing(ReducedOver over) const {
+  switch (over) {
+    case ReducedOver::kBuckets:
+      return dp * cp * ranks_of_others(kBucketAxes);
+    case ReducedOver::kStage:
+      return ranks_of_stage();
+    case ReducedOver::kExperts:
+      return ranks_of_stage() / ep;
+  }
+  return 1;
+}
+
+int Workload::reducing_stride(ReducedOver over) const {
+  if (over != ReducedOver::kBuckets) return over == ReducedOver::kExperts ? ep : 1;
   int stride = 1;
   for (const GridAxis& axis : grid().axes) {
     if (reduces_gradients(axis.name)) break;
@@ -86,6 +99,8 @@ Workload workload_of(const Config& config) {
           .pp = p.pp,
           .chunks = p.chunks,
           .others = std::move(others),
+          .ep = p.ep,
+          .ep_capacity = p.ep_capacity,
           .schedule = p.schedule,
           .micro_batch = config.data.micro_batch,
           .global_batch = config.data.global_batch,
@@ -132,6 +147,13 @@ std::string problem_of(const Workload& w) {
     return fmt::format("parallel.schedule {} does not support chunks; set parallel.chunks to 1", enum_name(w.schedule));
   if (w.model.layers < w.pp * w.chunks)
     return fmt::format("model.layers {} is fewer than pp {} x chunks {}", w.model.layers, w.pp, w.chunks);
+  if (w.ep < 1 || w.ranks_of_stage() % w.ep != 0 || w.model.experts % w.ep != 0)
+    return fmt::format("parallel.ep {} does not divide the {} ranks of a stage and model.experts {}", w.ep,
+                       w.ranks_of_stage(), w.model.experts);
+  if (w.model.experts > 0 && w.muon)
+    return "optimizer.name: muon: steps of models with experts can't be predicted; run trireme bench step instead";
+  if (w.model.experts > 0 && w.zero > 2)
+    return "layers with experts can't be predicted with sharded weights (--as fsdp)";
   return "";
 }
 
@@ -145,13 +167,45 @@ LayerRange layers_of_stage(const Workload& w, int virtual_stage) {
   return {.first = first_of(virtual_stage), .count = first_of(virtual_stage + 1) - first_of(virtual_stage)};
 }
 
-double layer_parameters(const Workload& w, const Layers& layers, int virtual_stage) {
-  return layers.sum(layers_of_stage(w, virtual_stage), [](const LayerSpec& layer) { return layer.weights(); });
+ReducedOver reduced_over(const LinearSpec& linear) {
+  if (linear.experts > 0) return ReducedOver::kExperts;
+  return linear.whole ? ReducedOver::kStage : ReducedOver::kBuckets;
+}
+
+double local_weights(const Workload& w, const LinearSpec& linear) {
+  const int parts = linear.experts > 0 ? w.ep : linear.whole ? 1 : w.tp;
+  return static_cast<double>(linear.weights()) / parts;
+}
+
+Elements local_weights(const Workload& w, const LayerSpec& layer) {
+  Elements elements;
+  for (const LinearSpec& linear : layer.linears()) elements[reduced_over(linear)] += local_weights(w, linear);
+  return elements;
+}
+
+namespace {
+
+Elements layer_elements(const Workload& w, const Layers& layers, int virtual_stage) {
+  Elements elements;
+  layers.for_kinds(layers_of_stage(w, virtual_stage),
+                   [&](const LayerSpec& layer, int count) { elements.add(local_weights(w, layer), count); });
+  return elements;
+}
+
+}  // namespace
+
+Elements elements_of_virtual_stage(const Workload& w, const Layers& layers, int virtual_stage) {
+  Elements elements = layer_elements(w, layers, virtual_stage);
+  double& tables = elements[ReducedOver::kBuckets];
+  if (virtual_stage == 0) tables += embedding_parameters(w) / w.tp;
+  if (virtual_stage + 1 == w.pp * w.chunks && (virtual_stage > 0 || !w.model.tie_embeddings))
+    tables += embedding_parameters(w) / w.tp;
+  return elements;
 }
 
 double fp8_layer_parameters(const Workload& w, const Layers& layers, int virtual_stage) {
   return layers.sum(layers_of_stage(w, virtual_stage),
-                    [](const LayerSpec& layer) { return layer.fp8 ? layer.weights() : 0; });
+                    [&](const LayerSpec& layer) { return layer.fp8 ? local_weights(w, layer).total() : 0; });
 }
 
 double largest_layer_parameters(const Layers& layers) {
@@ -162,26 +216,33 @@ double largest_layer_parameters(const Layers& layers) {
 
 double embedding_parameters(const Workload& w) { return static_cast<double>(padded_vocab(w.model)) * w.model.hidden; }
 
-double matrix_parameters_of_stage(const Workload& w, const Layers& layers, int stage) {
-  double parameters = 0;
-  for (int chunk = 0; chunk < w.chunks; ++chunk) parameters += layer_parameters(w, layers, chunk * w.pp + stage);
-  return parameters / w.tp;
+Elements matrices_of_stage(const Workload& w, const Layers& layers, int stage) {
+  Elements elements;
+  for (int chunk = 0; chunk < w.chunks; ++chunk) elements.add(layer_elements(w, layers, chunk * w.pp + stage));
+  return elements;
+}
+
+Elements elements_of_stage(const Workload& w, const Layers& layers, int stage) {
+  Elements elements;
+  for (int chunk = 0; chunk < w.chunks; ++chunk)
+    elements.add(elements_of_virtual_stage(w, layers, chunk * w.pp + stage));
+  return elements;
 }
 
 double parameters_of_stage(const Workload& w, const Layers& layers, int stage) {
-  double parameters = 0;
-  for (int chunk = 0; chunk < w.chunks; ++chunk) parameters += layer_parameters(w, layers, chunk * w.pp + stage);
-  if (stage == 0) parameters += embedding_parameters(w);
-  if (stage == w.pp - 1 && (w.pp > 1 || !w.model.tie_embeddings)) parameters += embedding_parameters(w);
-  return parameters / w.tp;
+  return elements_of_stage(w, layers, stage).total();
 }
 
 double checkpoint_bytes(const Workload& w) {
   const Layers layers = w.layers();
+  const auto of_all_ranks = [&](const Elements& elements) {
+    return elements[ReducedOver::kBuckets] * w.tp + elements[ReducedOver::kStage] +
+           elements[ReducedOver::kExperts] * w.ep;
+  };
   double parameters = 0, matrices = 0;
   for (int stage = 0; stage < w.pp; ++stage) {
-    parameters += parameters_of_stage(w, layers, stage) * w.tp;
-    matrices += matrix_parameters_of_stage(w, layers, stage) * w.tp;
+    parameters += of_all_ranks(elements_of_stage(w, layers, stage));
+    matrices += of_all_ranks(matrices_of_stage(w, layers, stage));
   }
   return parameters * (4 + w.optimizer_bytes) - matrices * (w.optimizer_bytes - w.matrix_bytes);
 }

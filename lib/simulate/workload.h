@@ -1,6 +1,7 @@
 // What a step computes and how it is distributed: the simulator's view of a run config, and of other programs' runs.
 #pragma once
 
+#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -33,6 +34,26 @@ inline constexpr AxisSet kOtherAxes = AxisSet::outside(kLayoutAxes);
 // A Plan lists a step's actions, so more microbatches than this are rejected.
 inline constexpr int kMostMicrobatches = 100'000;
 
+// Over which ranks the gradient of a parameter is reduced, and zero shards it.
+enum class ReducedOver {
+  kBuckets,  // the axes of kBucketAxes
+  kStage,    // all ranks of a stage: routers and shared experts, which each rank applies to its own rows
+  kExperts,  // the ranks that hold the same experts
+};
+inline constexpr std::array kReducedOver{ReducedOver::kBuckets, ReducedOver::kStage, ReducedOver::kExperts};
+
+// Elements of parameters on one rank.
+struct Elements {
+  std::array<double, kReducedOver.size()> by{};
+
+  double& operator[](ReducedOver over) { return by[static_cast<size_t>(over)]; }
+  double operator[](ReducedOver over) const { return by[static_cast<size_t>(over)]; }
+  double total() const { return by[0] + by[1] + by[2]; }
+  void add(const Elements& other, double times = 1) {
+    for (size_t i = 0; i < by.size(); ++i) by[i] += times * other.by[i];
+  }
+};
+
 struct Workload {
   ModelConfig model;  // with its derived sizes (fill_derived)
   Numbers numbers = Numbers::kBf16;
@@ -43,6 +64,12 @@ struct Workload {
   int tp = 1, cp = 1, dp = 1, pp = 1, chunks = 1;
   // The axes of kOtherAxes with several ranks, except cp. Those in kBucketAxes reduce gradients together with dp.
   std::vector<AxisSize> others = {};
+  // The neighbouring ranks of a stage that divide a layer's experts, and the memory for their rows (parallel.ep_capacity).
+  int ep = 1;
+  double ep_capacity = 2;
+  // With ep > 1: the rows of the rank whose experts receive most, over the mean of all ranks. The default is assumed:
+  // a router with an auxiliary loss.
+  double imbalance = 1.1;
   Schedule schedule = Schedule::k1F1B;
   int micro_batch = 1, global_batch = 1;
   int zero = 1;  // as parallel.zero; 3: weights are sharded too and gathered for each use (other programs)
@@ -83,8 +110,9 @@ struct Workload {
   int ranks_of_stage() const { return tp * cp * dp * ranks_of_others(kOtherAxes); }
   // The number of ranks that reduce a gradient together, and the distance between consecutive ones, which is exact if
   // no other axis lies between those of the group.
-  int reducing() const { return dp * cp * ranks_of_others(kBucketAxes); }
-  int reducing_stride() const;
+  int reducing(ReducedOver over = ReducedOver::kBuckets) const;
+  int reducing_stride(ReducedOver over = ReducedOver::kBuckets) const;
+  bool reduces() const { return reducing() > 1 || (model.experts > 0 && ranks_of_stage() > 1); }
   int stage_stride() const { return grid().stride("pp"); }  // from a rank to its neighbour on the next stage
   int ranks_of_others(AxisSet axes) const;
   // The grid of the ranks, in the order of kAxes; cp lies before dp.
@@ -112,10 +140,15 @@ LayerRange layers_of_stage(const Workload& workload, int virtual_stage);
 
 // `layers` are the workload's here. Per rank of this pp stage: its tp share, with embedding and head.
 double parameters_of_stage(const Workload& workload, const Layers& layers, int stage);
+Elements elements_of_stage(const Workload& workload, const Layers& layers, int stage);
 // Of these, the weights of the layers' linears.
-double matrix_parameters_of_stage(const Workload& workload, const Layers& layers, int stage);
-// Of all layers of a virtual stage, over all tp ranks: the weights of their linears, and of those that multiply FP8.
-double layer_parameters(const Workload& workload, const Layers& layers, int virtual_stage);
+Elements matrices_of_stage(const Workload& workload, const Layers& layers, int stage);
+// The weights of a linear and of a layer's linears on one rank, and those of a virtual stage with embedding and head.
+double local_weights(const Workload& workload, const LinearSpec& linear);
+Elements local_weights(const Workload& workload, const LayerSpec& layer);
+Elements elements_of_virtual_stage(const Workload& workload, const Layers& layers, int virtual_stage);
+ReducedOver reduced_over(const LinearSpec& linear);
+// The weights of a virtual stage's layers that multiply FP8, per rank.
 double fp8_layer_parameters(const Workload& workload, const Layers& layers, int virtual_stage);
 double largest_layer_parameters(const Layers& layers);  // of the largest layer
 double embedding_parameters(const Workload& workload);  // of the whole token table

@@ -44,7 +44,7 @@ TEST(NewConfig, of_every_preset_resolves_for_the_ranks_it_was_made_for) {
         at = end + 1;
       }
     }
-    EXPECT_EQ(made > 0, from.model.experts == 0) << preset.name << ": layers with experts can't be predicted";
+    EXPECT_GT(made, 0) << preset.name;
   }
 }
 

@@ -81,7 +81,7 @@ TEST(Scaling, json_and_svg_hold_every_row) {
   EXPECT_NE(svg.find("a &lt; b &amp; c"), svg.npos);
   size_t bars = 0;
   for (size_t at = svg.find("<rect"); at != svg.npos; at = svg.find("<rect", at + 1)) ++bars;
-  EXPECT_EQ(bars, 10 * rows.size() + 10);  // ten parts per row, and the legend
+  EXPECT_EQ(bars, 11 * rows.size() + 11);  // eleven parts per row, and the legend
   EXPECT_NE(svg.find("</svg>"), svg.npos);
   EXPECT_NE(to_svg({rows[0]}, std::string(200, 'x')).find("viewBox=\"0 0 1850 "), svg.npos) << "the title is cut";
 }

@@ -83,6 +83,12 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"llama_8b", 8, {"optimizer.name=muon", "parallel.tp=1", "parallel.zero=2", "parallel.recompute=full"}},
       {"gpt_13b", 16, {"optimizer.name=muon", "parallel.tp=2", "parallel.pp=2", "optimizer.moments=bf16"}},
       {"gpt2_124m", 1, {"optimizer.name=muon"}},
+      // Experts, whose memory is that of the rows with parallel.ep_capacity.
+      {"qwen3_30b_a3b", 16, {}},
+      {"qwen3_30b_a3b", 64, {"parallel.recompute=none"}},
+      {"qwen3_30b_a3b", 64, {"parallel.recompute=selective", "parallel.tp=2", "parallel.zero=2"}},
+      {"qwen3_30b_a3b", 64, {"parallel.ep=1", "parallel.recompute=norms"}},
+      {"mixtral_8x7b", 64, {"parallel.pp=2", "parallel.recompute=none", "parallel.ep_capacity=1.5"}},
   };
   const GpuProperties h200 = gpu_of(cluster_of("h200")), a100 = gpu_of(cluster_of("a100_megascale"));
   for (const Case& one : cases) {

@@ -166,6 +166,9 @@ class NetworkModel {
 }  // namespace
 
 Result<NetworkAnalysis> analyse_network(const Workload& w, const Cluster& c, const NetworkOptions& options) {
+  if (w.model.experts > 0)
+    return usage_error("model.experts: {}: --network does not simulate the way of rows to experts; omit it",
+                       w.model.experts);
   if (c.node.adapters > 0)
     return usage_error(
         "node.adapters {}: --network simulates machines with an adapter per rank; set node.adapters to 0, and "
