@@ -78,6 +78,12 @@ std::string speed_of(const RunData& run) {
   return text + fmt::format("; medians of the last {}", counted(int64_t(speed.steps), "step"));
 }
 
+std::string experts_of(const RunData& run) {
+  if (run.metrics.experts.empty()) return "";
+  const ExpertRecord& last = run.metrics.experts.back();
+  return fmt::format("{}, at step {}", balance_text(worst_of(last.layers)), last.step);
+}
+
 std::string time_of(const RunData& run) {
   if (!run.time) return "";
   return fmt::format("{} to {} ({})", local_date(run.time->begin), local_date(run.time->end),
@@ -216,6 +222,7 @@ std::vector<RunFact> run_facts(const RunData& run) {
     named_losses += fmt::format(" at step {}", named.step);
   }
   facts.push_back({"Validation by name", named_losses});
+  facts.push_back({"Experts", experts_of(run)});
   facts.push_back({"Speed", speed_of(run)});
   facts.push_back({"GPU of rank 0", metrics.steps.empty() ? "" : gpu_text(metrics.steps.back())});
   facts.push_back({"Time", time_of(run)});

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -17,8 +18,9 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kAllPoints = 4800, kMostPoints = 1600;  // points of curves: of all runs together, of one run
 constexpr size_t kLostPoints = 300;
 constexpr size_t kWallSlots = 400;
-constexpr size_t kMostRows = 400;     // of tables; the newest rows are shown
-constexpr size_t kMostMarkers = 600;  // evaluations and checkpoints
+constexpr size_t kMostRows = 400;                                    // of tables; the newest rows are shown
+constexpr size_t kMostMarkers = 600;                                 // evaluations and checkpoints
+constexpr size_t kExpertBytes = 1'000'000, kMostExpertSlices = 120;  // loads of experts; steps of which they are shown
 
 // Rounds to five digits (six where precision matters); returns null for a value that is not finite.
 Json rounded(double value, int digits = 5) {
@@ -299,6 +301,45 @@ Json waits_of(const RankWaits& waits) {
           {"edges", edges}};
 }
 
+// Encodes a load for the page, in steps of 2 %: 0 without rows; 128 is the mean, and 32 more are twice as much.
+uint8_t load_byte(uint16_t percent) {
+  if (percent == 0) return 0;
+  return static_cast<uint8_t>(std::clamp(std::round(128 + 32 * std::log2(percent / 100.0)), 1.0, 255.0));
+}
+
+// Returns null if there are no loads. Steps with other layers than the last one, as before a change of the config, are
+// not shown.
+Json experts_of(const RunMetrics& metrics) {
+  std::vector<const ExpertRecord*> records;
+  const auto experts_in = [](const ExpertRecord& record) { return record.loads.front().size(); };
+  const auto has_shape_of = [&](const ExpertRecord& a, const ExpertRecord& b) {
+    return a.layers.size() == b.layers.size() &&
+           std::ranges::equal(a.layers, b.layers, {}, &ExpertBalance::layer, &ExpertBalance::layer) &&
+           std::ranges::all_of(a.loads, [&](const auto& loads) { return loads.size() == experts_in(b); });
+  };
+  for (const ExpertRecord& record : metrics.experts)
+    if (has_shape_of(record, metrics.experts.back())) records.push_back(&record);
+  if (records.empty() || experts_in(*records.back()) == 0) return nullptr;
+  const ExpertRecord& last = *records.back();
+  const size_t bytes = last.layers.size() * experts_in(last);
+  Json layers = Json::array(), slices = Json::array(), loads = Json::array(), balances = Json::array();
+  for (const ExpertBalance& layer : last.layers) layers.push_back(layer.layer);
+  const size_t most = std::clamp<size_t>(kExpertBytes / bytes, 1, kMostExpertSlices);
+  for (const auto& [begin, end] : points_of(records.size(), most)) {
+    const ExpertRecord& record = *records[end - 1];
+    std::vector<uint8_t> encoded;
+    for (const auto& of_layer : record.loads) std::ranges::transform(of_layer, std::back_inserter(encoded), load_byte);
+    Json of_layers = Json::array();
+    for (const ExpertBalance& layer : record.layers)
+      of_layers.push_back({rounded(layer.max_load, 4), layer.dead, rounded(layer.entropy, 4)});
+    slices.push_back({record.step, moment(record.time)});
+    loads.push_back(base64(encoded));
+    balances.push_back(std::move(of_layers));
+  }
+  return {
+      {"layers", layers}, {"experts", experts_in(last)}, {"slices", slices}, {"bytes", loads}, {"balances", balances}};
+}
+
 Json recent_json(const RunMetrics& metrics) {
   const RecentSpeed speed = recent_speed(metrics);
   return {{"steps", speed.steps},
@@ -343,6 +384,7 @@ Json run_json(const RunData& run, size_t points) {
   made["stragglers"] = stragglers_json(run);
   made["config"] = config_of(run);
   made["heat"] = run.heat ? heat_of(*run.heat) : Json();
+  made["experts"] = experts_of(metrics);
   made["waits"] = Json::array();
   for (const RankWaits& waits : run.waits) made["waits"].push_back(waits_of(waits));
   return made;

@@ -15,7 +15,6 @@
 #include "lib/config/batch_sizes.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics/step_times.h"
-#include "lib/observe/status/expert_report.h"
 #include "lib/observe/status/fp8_report.h"
 #include "lib/observe/status/run_summary.h"
 #include "lib/train/not_finite.h"
@@ -346,7 +345,7 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
 }
 
 // World rank 0: writes a line of metrics.jsonl and updates the console line, which stays every metrics.log_every steps
-// and on FP8 warnings.
+// and on FP8 warnings. Warnings of experts last for many steps: they do not make it stay.
 void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   if (!metrics_) return;
   const Config& config = rank_.config;
@@ -356,15 +355,27 @@ void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   const int every = config.metrics.fp8_every;
   if (!result.fp8.empty() && every > 0 && (metrics.step % every == 0 || is_last()))
     metrics_->fp8(fp8_json(metrics.step, config, result.fp8));
-  if (!result.routers.empty() && (metrics.step % config.metrics.log_every == 0 || is_last()))
-    metrics_->experts(expert_json(metrics.step, config, result.routers));
+  const std::string imbalance = show_experts(metrics.step, result);
   const bool keep = metrics.step % config.metrics.log_every == 0 || is_last() || !result.finite() || !losses.empty();
   std::optional<double> remaining;  // steps like this one
   if (!sizes_.is_constant())
     remaining = static_cast<double>(sizes_.after(progress_.samples, last_step_ - progress_.steps) - progress_.samples) /
                 step_samples_;
-  const std::string line = console_line(metrics, last_step_, rank_.arena.used(), remaining);
-  progress_line_.show(losses.empty() ? line : line + "  " + losses, keep);
+  std::string line = console_line(metrics, last_step_, rank_.arena.used(), remaining);
+  for (const std::string& warning : {losses, imbalance})
+    if (!warning.empty()) line += "  " + warning;
+  progress_line_.show(line, keep);
+}
+
+// World rank 0: writes the balance of the experts of a step. Returns a warning if it stays bad; else "".
+std::string TrainingLoop::show_experts(int64_t step, const StepResult& result) {
+  if (result.routers.empty()) return "";
+  const Config& config = rank_.config;
+  const std::vector<ExpertBalance> balances = balances_of(config, result.routers);
+  exporters_->experts(step, balances);
+  const int every = config.metrics.experts_every;
+  if (every > 0 && (step % every == 0 || is_last())) metrics_->experts(expert_json(step, config, result.routers));
+  return expert_watch_.take(balances);
 }
 
 // Returns the seconds from the first stop signal of any rank to `sent_at`, identical on all ranks. Collective.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "io/base/progress.h"
 #include "lib/checkpoint/checkpointer.h"
@@ -20,6 +21,7 @@
 #include "lib/observe/metrics/startup.h"
 #include "lib/observe/ranks/rank_monitor.h"
 #include "lib/observe/status/effective_time.h"
+#include "lib/observe/status/expert_report.h"
 #include "lib/train/document_work.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
@@ -73,6 +75,7 @@ class TrainingLoop {
   StepStatistics local_statistics(int steps_to_record, int last_samples) const;
   StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes);
   void show(const StepMetrics& metrics, const StepResult& result);
+  std::string show_experts(int64_t step, const StepResult& result);
   Result<void> after_not_finite(const StepMetrics& metrics);
   void after_spike(const StepMetrics& metrics, const StepLimits& limits);
   void after_no_targets(const StepMetrics& metrics);
@@ -120,6 +123,7 @@ class TrainingLoop {
   TimelineRecorder timeline_;
   std::unique_ptr<Exporters> exporters_;  // world rank 0
   std::unique_ptr<SensorWatch> gpu_;      // world rank 0, if it has a GPU
+  ExpertWatch expert_watch_;              // world rank 0
   ProgressLine progress_line_;
 };
 

@@ -53,7 +53,7 @@ const BadText kBadConfigs[] = {
     {"model: {steps: 4}", "a.yaml:1: model.steps: unknown key; did you mean run.steps?"},
     {"metrics: {colour: red}",
      "a.yaml:1: metrics.colour: unknown key; the keys of metrics are log_every, log, log_ranks, "
-     "ranks_every, fp8_every, tensorboard, prometheus, prometheus_file, timeline"},
+     "ranks_every, fp8_every, experts_every, tensorboard, prometheus, prometheus_file, timeline"},
     {"modle: {layers: 4}", "a.yaml:1: modle: unknown section; did you mean model?"},
     {"steps: 4", "a.yaml:1: steps: unknown section; did you mean run.steps?"},
     {"speed: {fast: 5}", "a.yaml:1: speed: unknown section; the sections are " SECTIONS},

@@ -252,8 +252,8 @@ checkpoint: {dir: c, every_minutes: 2.5, every: 7, keep_last: 2, keep_every: 70,
              accept_changes: model.window}
 fault: {grace_seconds: 7.5, on_nonfinite: skip, max_skips: 4, connect_seconds: 8.5, black_box: false, watchdog: off,
         setup_seconds: 1.5, load_seconds: 2.5, step_seconds: 3.5, checkpoint_seconds: 4.5, evaluation_seconds: 5.5}
-metrics: {log_every: 2, log: debug, log_ranks: true, ranks_every: 3, fp8_every: 7, tensorboard: false,
-          prometheus: "[::1]:9400", prometheus_file: p.prom,
+metrics: {log_every: 2, log: debug, log_ranks: true, ranks_every: 3, fp8_every: 7, experts_every: 8,
+          tensorboard: false, prometheus: "[::1]:9400", prometheus_file: p.prom,
           timeline: "20:22"}
 cluster: {ranks_per_node: 4, rank_tflops: 1.5, node_gb_per_s: 2.5, network_gb_per_s: 3.5, storage_gb_per_s: 4.5,
           rank_mtbf_hours: 5.5}

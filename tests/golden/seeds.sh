@@ -4,27 +4,32 @@
 #   TOKENS=prefix tests/golden/seeds.sh BUILD_DIR OUT_DIR SETTING REFERENCE VALUE [--set ...]
 #   TOKENS=runs/english tests/golden/seeds.sh build runs/moments optimizer.moments fp32 bf16
 # Paths are relative to the repository's root. TOKENS: prepared as bytes. OUT_DIR: earlier results are deleted.
-# Also from the environment: SEEDS ("1 2"), STEPS (600), EVAL_EVERY (STEPS), CONFIG (the quick start's), DEVICE (cpu).
+# Also from the environment: SEEDS ("1 2"), STEPS (600), EVAL_EVERY (STEPS), CONFIG (the quick start's), DEVICE (cpu),
+# WITH ("section.key=value ...": further settings of VALUE's runs only).
 # Exits with 1 if VALUE's last mean, averaged over the seeds, is above REFERENCE's by more than the spread of
 # REFERENCE's seeds; with one seed it only prints the curves. Exits with 2 if a run failed.
 set -uo pipefail
-[[ $# -ge 5 && -n ${TOKENS:-} ]] || { sed -n '2,10s/^# //p' "$0" >&2; exit 2; }
+[[ $# -ge 5 && -n ${TOKENS:-} ]] || { sed -n '2,11s/^# //p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/../.." || exit 2
 build=$1 out=$2 setting=$3 reference=$4 value=$5 steps=${STEPS:-600}
 shift 5
 mkdir -p "$out"
 read -ra seeds <<<"${SEEDS:-1 2}"
+with=()
+for set in ${WITH:-}; do with+=(--set "$set"); done
 for seed in "${seeds[@]}"; do
   for of in "$reference" "$value"; do
     run=$out/${seed}_$of
     rm -rf "$run"
+    only=()
+    [[ $of == "$value" ]] && only=(${with[@]+"${with[@]}"})
     slurm/mpirun -n 1 "$build/bin/trireme" train "${CONFIG:-configs/quickstart.yaml}" --set "run.dir=$run" \
       --set "run.seed=$seed" --set "data.seed=$((seed + 1))" --set "run.steps=$steps" --set data.tokenizer=bytes \
       --set "data.sources=[\"$TOKENS\"]" --set data.global_batch=8 --set data.micro_batch=8 \
       --set data.validation_fraction=0.05 --set "run.eval_every=${EVAL_EVERY:-$steps}" --set run.eval_batches=16 \
       --set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 --set parallel.chunks=1 \
       --set parallel.schedule=1f1b --set "run.device=${DEVICE:-cpu}" --set run.sample_tokens=0 "$@" \
-      --set "$setting=$of" >"$run.log" 2>&1 || { tail -n 5 "$run.log"; exit 2; }
+      ${only[@]+"${only[@]}"} --set "$setting=$of" >"$run.log" 2>&1 || { tail -n 5 "$run.log"; exit 2; }
   done
 done
 python3 - "$out" "$setting" "$reference" "$value" "${seeds[@]}" <<'PY'

@@ -57,6 +57,7 @@ TEST(Prometheus, names_have_base_units_and_values_their_digits) {
   auto samples = samples_of(prometheus_text(figures));
   EXPECT_EQ(samples.at("trireme_run_info{run=\"a\\\"b\\\\c\\nd\"}"), 1);
   EXPECT_EQ(samples.count("trireme_loss_nats"), 0u) << "before the first step";
+  EXPECT_EQ(prometheus_text(figures).find("expert"), std::string::npos) << "the model is dense";
   figures.last = metrics_of(7, 1.23456789);
   samples = samples_of(prometheus_text(figures));
   EXPECT_EQ(samples.at("trireme_loss_nats"), 1.23456789);
@@ -92,6 +93,8 @@ TEST(Exporters, counters_add_up_and_the_file_has_the_last_of_them) {
     exporters.step(metrics_of(12, NAN));
     exporters.evaluation(12, 1.5);
     exporters.evaluation(12, {{"web", 2.5}, {"code", 1.25}});
+    exporters.experts(12, {{.layer = 1, .max_load = 1.5, .dead = 0, .entropy = 0.875},
+                           {.layer = 2, .max_load = 4, .dead = 3, .entropy = 0.5}});
     exporters.checkpoint(12, 4096, 0.01, 2);
     EXPECT_TRUE(exporters.flush(std::chrono::minutes(1)));
   }
@@ -104,6 +107,9 @@ TEST(Exporters, counters_add_up_and_the_file_has_the_last_of_them) {
   EXPECT_DOUBLE_EQ(samples.at("trireme_step_time_seconds_total{category=\"tp\"}"), 0.2);
   EXPECT_EQ(samples.at("trireme_validation_loss_nats"), 1.5);
   EXPECT_EQ(samples.at("trireme_validation_loss_by_name_nats{name=\"code\"}"), 1.25);
+  EXPECT_EQ(samples.at("trireme_expert_max_load_ratio{layer=\"1\"}"), 1.5);
+  EXPECT_EQ(samples.at("trireme_dead_experts{layer=\"2\"}"), 3);
+  EXPECT_EQ(samples.at("trireme_expert_entropy_ratio{layer=\"2\"}"), 0.5);
   EXPECT_EQ(samples.at("trireme_checkpoint_step"), 12);
   EXPECT_TRUE(std::filesystem::exists(config.run.dir + "/tensorboard"));
 }

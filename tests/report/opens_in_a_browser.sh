@@ -75,6 +75,16 @@ has "8 ranks: blocks are stages (pp 2), rows tp ranks (2), columns x and dp rank
 has "rank 5 [x1 pp0 dp0 tp1] on node0000"
 has "<td>rank 5 [x1 pp0 dp0 tp1]</td>"
 has "waits along x"
+# A model with experts has its own section, which the pages above lack.
+if grep -qF 'href="#experts"' "$folder/dom.html"; then fail "a dense model has a section about experts"; fi
+"$synthetic_run" "$folder/d" 200 1 2 2 6 4 hang 1 8 64
+"$trireme" report "$folder/d" >/dev/null
+open "$folder/d/report.html"
+has 'href="#experts"'
+has "8 layers of 64 experts: rows are layers, columns experts"
+has "Balance of each layer at step 200"
+has "Experts without rows, in all layers"
+has "8 dead (in 8 layers)"
 # Opens a simulation's page with its pictures.
 source_dir=$(realpath "$(dirname "$0")/../..")
 "$trireme" simulate "$source_dir/configs/megascale_175b.yaml" --ranks 256 --to 12288 \

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -180,6 +181,29 @@ TEST(ReportPage, data_of_a_run) {
   EXPECT_EQ(data["heat"]["hosts"]["names"], Json::array({"node0000"}));
   for (const Json& quantity : data["heat"]["quantities"])
     EXPECT_EQ(quantity["bytes"][0].get<std::string>().size(), 12u);
+}
+
+TEST(ReportPage, loads_of_experts) {
+  TemporaryFolder folder;
+  write_synthetic_run(folder / "run", {.steps = 80, .windows = 0, .expert_layers = 3, .experts = 5});
+  const auto run = read_run_data(folder / "run");
+  ASSERT_TRUE(run) << run.error().message;
+  const Json experts = Json::parse(page_data({run.value()}, {}))["runs"][0]["experts"];
+  EXPECT_EQ(experts["layers"], Json::array({1, 2, 3}));
+  EXPECT_EQ(experts["experts"], 5);
+  EXPECT_EQ(experts["slices"].size(), 40u);
+  EXPECT_EQ(experts["slices"].back()[0], 80);
+  const std::string bytes = experts["bytes"].back();
+  EXPECT_EQ(bytes.size(), 20u) << "15 bytes in base64";
+  // In the last group of three bytes, the last expert of the last layer has no rows.
+  EXPECT_EQ(bytes.back(), 'A');
+  EXPECT_EQ(experts["balances"].back()[2][1], 1);
+  EXPECT_GT(experts["balances"].back()[2][0], 2.0);
+  const auto facts = run_facts(run.value());
+  EXPECT_TRUE(std::ranges::any_of(facts, [](const RunFact& fact) {
+    return fact.label == "Experts" && fact.value.find("3 dead (in 3 layers)") != std::string::npos;
+  }));
+  EXPECT_TRUE(Json::parse(page_data({hostile_run()}, {}))["runs"][0]["experts"].is_null()) << "a dense model";
 }
 
 TEST(ReportPage, data_contain_every_axis_of_the_ranks) {

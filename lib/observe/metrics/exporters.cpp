@@ -199,6 +199,17 @@ void Exporters::evaluation(int64_t step, const std::vector<std::pair<std::string
   if (prometheus_) prometheus_->figures().change([&](PrometheusFigures& f) { f.validation_losses = losses; });
 }
 
+// TensorBoard gets the worst values of all layers, under tags that do not depend on their number.
+void Exporters::experts(int64_t step, const std::vector<ExpertBalance>& layers) {
+  if (tensorboard_) {
+    const WorstBalance worst = worst_of(layers);
+    tensorboard_->scalars(step, {{"experts/max_load", worst.fullest.max_load},
+                                 {"experts/dead", worst.dead},
+                                 {"experts/entropy", worst.least_even.entropy}});
+  }
+  if (prometheus_) prometheus_->figures().change([&](PrometheusFigures& f) { f.experts = layers; });
+}
+
 void Exporters::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
   if (tensorboard_)
     tensorboard_->scalars(step, {{"checkpoint/stall_ms", 1e3 * stall_seconds}, {"checkpoint/write_ms", 1e3 * seconds}});

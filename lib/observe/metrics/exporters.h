@@ -10,6 +10,7 @@
 
 #include "io/tensorboard/event_file.h"
 #include "lib/config/config.h"
+#include "lib/observe/metrics/expert_balance.h"
 #include "lib/observe/metrics/metrics.h"
 
 namespace tri {
@@ -31,6 +32,7 @@ class Exporters {
   void step(const StepMetrics& metrics);
   void evaluation(int64_t step, double loss);
   void evaluation(int64_t step, const std::vector<std::pair<std::string, double>>& losses);  // by name
+  void experts(int64_t step, const std::vector<ExpertBalance>& layers);                      // at least one
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
 
   // Returns whether storage has accepted or rejected TensorBoard's data within `timeout`.

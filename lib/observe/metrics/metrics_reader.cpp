@@ -107,6 +107,26 @@ std::string places_of(const Json& list) {
   return text;
 }
 
+// Returns a record without layers if `object` is not one that expert_json() (lib/observe/status) writes.
+ExpertRecord experts_of(const Json& object, double time) {
+  ExpertRecord record{.step = whole(object, "step"), .time = time, .layers = {}, .loads = {}};
+  const auto layers = object.find("layers");
+  if (layers == object.end() || !layers->is_array()) return record;
+  for (const Json& layer : *layers) {
+    if (!layer.is_object()) continue;
+    record.layers.push_back({.layer = static_cast<int>(whole(layer, "layer")),
+                             .max_load = number(layer, "max_load"),
+                             .dead = static_cast<int>(whole(layer, "dead")),
+                             .entropy = number(layer, "entropy")});
+    std::vector<uint16_t>& loads = record.loads.emplace_back();
+    const auto list = layer.find("loads");
+    if (list == layer.end() || !list->is_array()) continue;
+    for (const Json& load : *list)
+      loads.push_back(static_cast<uint16_t>(load.is_number() ? std::clamp(load.get<double>(), 0.0, 65535.0) : 0));
+  }
+  return record;
+}
+
 }  // namespace
 
 void RunMetrics::undo_after(int64_t step) {
@@ -116,6 +136,7 @@ void RunMetrics::undo_after(int64_t step) {
   steps.erase(keep, steps.end());
   std::erase_if(evaluations, [&](const EvaluationRecord& e) { return e.step > step; });
   std::erase_if(named_evaluations, [&](const NamedEvaluationRecord& e) { return e.step > step; });
+  std::erase_if(experts, [&](const ExpertRecord& e) { return e.step > step; });
 }
 
 MetricsLine read_metrics_line(std::string_view line) {
@@ -146,6 +167,8 @@ MetricsLine read_metrics_line(std::string_view line) {
                             .time = time,
                             .stall_seconds = number(object, "checkpoint_stall_ms") / 1000,
                             .seconds = number(object, "checkpoint_ms") / 1000};
+  if (const auto experts = object.find("experts"); experts != object.end() && experts->is_object())
+    if (ExpertRecord record = experts_of(*experts, time); !record.layers.empty()) return record;
   if (object.contains("not_finite"))
     return NotFiniteRecord{.step = step, .time = time, .places = places_of(object["not_finite"])};
   return OtherLine();
@@ -213,6 +236,9 @@ void RunMetrics::take(std::string_view line) {
   } else if (const auto* named = std::get_if<NamedEvaluationRecord>(&read)) {
     std::erase_if(named_evaluations, [&](const NamedEvaluationRecord& e) { return e.step >= named->step; });
     named_evaluations.push_back(*named);
+  } else if (const auto* balance = std::get_if<ExpertRecord>(&read)) {
+    std::erase_if(experts, [&](const ExpertRecord& e) { return e.step >= balance->step; });
+    experts.push_back(*balance);
   } else if (const auto* checkpoint = std::get_if<CheckpointRecord>(&read)) {
     checkpoints.push_back(*checkpoint);
   } else if (const auto* wrong = std::get_if<NotFiniteRecord>(&read)) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "io/base/error.h"
+#include "lib/observe/metrics/expert_balance.h"
 #include "lib/observe/metrics/step_times.h"
 
 namespace tri {
@@ -63,10 +64,18 @@ struct NotFiniteRecord {
   std::string places;  // the ranks' own descriptions
 };
 
+// The balance of a step's experts.
+struct ExpertRecord {
+  int64_t step = 0;
+  double time = 0;
+  std::vector<ExpertBalance> layers;
+  std::vector<std::vector<uint16_t>> loads;  // [layer][expert]: percent of the layer's mean; 0 only without rows
+};
+
 struct StrangeLine {};  // not a line that MetricsFile (metrics.h) writes, or an incomplete one
 struct OtherLine {};    // none of the above
 using MetricsLine = std::variant<OtherLine, StrangeLine, StepRecord, EvaluationRecord, NamedEvaluationRecord,
-                                 CheckpointRecord, RestartRecord, NotFiniteRecord>;
+                                 CheckpointRecord, RestartRecord, NotFiniteRecord, ExpertRecord>;
 // Parses `line`, which has no newline. Does not set StepRecord::start.
 MetricsLine read_metrics_line(std::string_view line);
 
@@ -85,6 +94,7 @@ struct RunMetrics {
   std::vector<StepRecord> lost;               // steps repeated or undone by a restart; in file order
   std::vector<EvaluationRecord> evaluations;  // evaluations that count
   std::vector<NamedEvaluationRecord> named_evaluations;
+  std::vector<ExpertRecord> experts;          // those that count
   std::vector<CheckpointRecord> checkpoints;  // all checkpoints written
   std::vector<RestartRecord> restarts;
   std::vector<NotFiniteRecord> not_finite;

@@ -73,6 +73,20 @@ void last_step(const PrometheusFigures& f, Page& page) {
                static_cast<double>(*last.gpu->memory_bytes));
 }
 
+void experts(const std::vector<ExpertBalance>& layers, Page& page) {
+  if (layers.empty()) return;
+  const auto by_layer = [&](const char* name, const char* help, const auto& value) {
+    page.head(name, "gauge", help);
+    for (const ExpertBalance& layer : layers) page.sample(name, {{"layer", std::to_string(layer.layer)}}, value(layer));
+  };
+  by_layer("expert_max_load_ratio", "Load of the layer's fullest expert in the last step, over the mean.",
+           [](const ExpertBalance& layer) { return layer.max_load; });
+  by_layer("dead_experts", "Experts of the layer without rows in the last step.",
+           [](const ExpertBalance& layer) { return layer.dead; });
+  by_layer("expert_entropy_ratio", "Entropy of the layer's loads in the last step, over that of equal loads.",
+           [](const ExpertBalance& layer) { return layer.entropy; });
+}
+
 }  // namespace
 
 std::string prometheus_text(const PrometheusFigures& f) {
@@ -90,6 +104,7 @@ std::string prometheus_text(const PrometheusFigures& f) {
     for (const auto& [name, loss] : f.validation_losses)
       page.sample("validation_loss_by_name_nats", {{"name", name}}, loss);
   }
+  experts(f.experts, page);
   page.counter("steps_total", "Steps completed since this start of the run.", static_cast<double>(f.steps));
   page.counter("tokens_total", "Tokens trained on since this start of the run.", static_cast<double>(f.tokens));
   page.counter("data_read_bytes_total", "Bytes that rank 0 has read from token files since this start of the run.",

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/observe/metrics/expert_balance.h"
 #include "lib/observe/metrics/metrics.h"
 #include "lib/observe/metrics/step_times.h"
 
@@ -23,6 +24,7 @@ struct PrometheusFigures {
   double last_time = 0;      // end of that step, seconds since 1970
   double validation_loss = std::numeric_limits<double>::quiet_NaN();
   std::vector<std::pair<std::string, double>> validation_losses;  // of the files of data.validation, by name
+  std::vector<ExpertBalance> experts;                             // of the last step, by layer with experts
   // since this start of the run
   int64_t steps = 0, tokens = 0, data_bytes = 0, not_finite_steps = 0, checkpoints = 0;
   std::array<double, StepTimes::kKinds> seconds{};  // of its steps, by StepTimes::names()

@@ -32,7 +32,7 @@ constexpr double kStillSeconds = 10;  // a run makes no progress if it had no ev
 constexpr double kStillSteps = 3;     // ... for at least so many steps, and
 constexpr std::chrono::milliseconds kSecondLook{500};  // ... a second look shows no change
 constexpr int kLogLines = 30;
-constexpr int64_t kTailBytes = 65536;  // of files that only grow
+constexpr int64_t kTailBytes = 262144;  // of files that only grow; holds an experts line and the next 100 steps
 
 // Returns the complete lines at the end of a file, or none if it can't be read.
 std::vector<std::string> last_lines(const std::string& path) {
@@ -76,6 +76,17 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now
   rate.tokens_per_s = tokens / static_cast<double>(seconds.size()) / rate.seconds_per_step;
   rate.age = std::max(0.0, now - time);
   return rate;
+}
+
+// Returns the newest record of the newest attempt.
+std::optional<ExpertRecord> experts_of(const std::vector<std::string>& lines) {
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    if (!line->starts_with("{\"experts\":") && !line->starts_with("{\"restart\":")) continue;
+    MetricsLine read = read_metrics_line(*line);
+    if (std::holds_alternative<RestartRecord>(read)) break;
+    if (auto* record = std::get_if<ExpertRecord>(&read)) return std::move(*record);
+  }
+  return std::nullopt;
 }
 
 // Returns the flight recorders of all attempts of the run on this machine.
@@ -315,7 +326,9 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   double now = wall_seconds();
   for (const RankRecord& rank : status.ranks)
     if (rank.world_rank == 0 && lives(rank)) now = rank.taken;  // the clock may have been set since the start
-  status.rate = rate_of(last_lines(status.run_dir + "/metrics.jsonl"), now);
+  const std::vector<std::string> lines = last_lines(status.run_dir + "/metrics.jsonl");
+  status.rate = rate_of(lines, now);
+  status.experts = experts_of(lines);
   if (status.rate) status.step = status.rate->step;
   for (const RankRecord& rank : status.ranks) {
     status.step = std::max(status.step, rank.step - 1);

@@ -15,6 +15,7 @@
 #include "io/flight_recorder/record.h"
 #include "lib/fault/events.h"
 #include "lib/fault/hang_locator.h"
+#include "lib/observe/metrics/metrics_reader.h"
 
 namespace tri {
 
@@ -68,6 +69,7 @@ struct RunStatus {
   std::vector<RankRecord> ranks;           // of the newest attempt on this machine, by world rank
   std::optional<double> newest_event_age;  // seconds, minimum over these ranks
   std::optional<RunRate> rate;
+  std::optional<ExpertRecord> experts;  // the newest balance of the newest attempt's experts
   std::optional<SlowRank> slowest;
   std::vector<RunEvent> stragglers;  // ranks of the newest attempt that are slower than their peers, by rank
   std::optional<HangVerdict> hang;   // if it makes no progress and all its ranks are on this machine
@@ -96,6 +98,7 @@ std::string status_text(const RunStatus& status);
 //   run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, last_log_line, newest_dump
 //   state ("runs", "stands still", "ended", "failed", "gone", "unknown", "restarting"), restart
 //   rate {step, step_ms, tokens_per_s, loss, age_s}
+//   experts {step, max_load, dead, entropy}: the worst of all layers
 //   slowest {rank, step_ms, of_median}
 //   stragglers [{rank, host, slowdown, text}]
 //   hang {kind, headline, culprits [{rank, kind, host, text}], waiting}

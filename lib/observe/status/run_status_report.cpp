@@ -118,6 +118,11 @@ std::string progress_of(const RunStatus& s) {
   return text + fmt::format("; complete {} ago\n", age(rate.age));
 }
 
+std::string experts_of(const RunStatus& s) {
+  if (!s.experts) return "";
+  return fmt::format("experts at step {}: {}\n", s.experts->step, balance_text(worst_of(s.experts->layers)));
+}
+
 // Returns remarks on what the table does not show clearly.
 std::string remarks(const RunStatus& s) {
   std::string text;
@@ -243,15 +248,15 @@ std::string status_text(const RunStatus& status) {
   std::string text =
       fmt::format("{}: {}{}\n", status.run_dir, state_text(status.state),
                   status.state == RunState::kStalled ? fmt::format(" for {}", age(*status.newest_event_age)) : "");
-  text += who_and_where(status) + progress_of(status) + hang_of(status) + end_of(status) + remarks(status) +
-          elsewhere(status);
+  text += who_and_where(status) + progress_of(status) + experts_of(status) + hang_of(status) + end_of(status) +
+          remarks(status) + elsewhere(status);
   if (status.ranks.empty()) return text;
   return text + "\n" +
          (status.ranks.size() > kMaxRows ? table_of_groups(status.ranks) : table_of_ranks(status.ranks, status.host));
 }
 
 std::string status_json(const RunStatus& status) {
-  Json rate, slowest, hang, cause, end, ranks = Json::array(), stragglers = Json::array();
+  Json rate, experts, slowest, hang, cause, end, ranks = Json::array(), stragglers = Json::array();
   for (const RunEvent& event : status.stragglers)
     stragglers.push_back({{"rank", event.world_rank},
                           {"host", event.host},
@@ -263,6 +268,13 @@ std::string status_json(const RunStatus& status) {
             {"tokens_per_s", known(status.rate->tokens_per_s)},
             {"loss", status.rate->loss ? Json(*status.rate->loss) : Json()},
             {"age_s", known(status.rate->age)}};
+  if (status.experts) {
+    const WorstBalance worst = worst_of(status.experts->layers);
+    experts = {{"step", status.experts->step},
+               {"max_load", known(worst.fullest.max_load)},
+               {"dead", worst.dead},
+               {"entropy", known(worst.least_even.entropy)}};
+  }
   if (status.slowest)
     slowest = {{"rank", status.slowest->world_rank},
                {"step_ms", milliseconds(status.slowest->seconds)},
@@ -290,6 +302,7 @@ std::string status_json(const RunStatus& status) {
                        {"steps", status.steps > 0 ? Json(status.steps) : Json()},
                        {"newest_event_age_s", status.newest_event_age ? known(*status.newest_event_age) : Json()},
                        {"rate", rate},
+                       {"experts", experts},
                        {"slowest", slowest},
                        {"stragglers", stragglers},
                        {"hang", hang},

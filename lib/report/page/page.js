@@ -202,7 +202,8 @@ function config() {
 function build() {
   const sections = [
     ['curves', 'Curves', curves], ['step', 'Time of a step', stepTime], ['ranks', 'All ranks', ranks],
-    ['waits', 'Waits between ranks', waits], ['wall', 'Wall time', wallTime],
+    ['waits', 'Waits between ranks', waits],
+    ...(runs.some((run) => run.experts) ? [['experts', 'Experts', experts]] : []), ['wall', 'Wall time', wallTime],
     ['checkpoints', 'Checkpoints', checkpoints], ['incidents', 'Incidents', incidents],
     ['samples', 'Generated text', samples], ['config', 'Config', config]
   ];

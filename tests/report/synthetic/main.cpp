@@ -1,5 +1,5 @@
-// synthetic_run DIR STEPS PP DP TP WINDOWS [SEED [hang [X]]]: writes the folder of a synthetic run. X: the ranks of
-// another axis.
+// synthetic_run DIR STEPS PP DP TP WINDOWS [SEED [hang [X [LAYERS EXPERTS]]]]: writes the folder of a synthetic run.
+// X: the ranks of another axis. LAYERS, EXPERTS: the layers with experts, and the experts of each.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 int main(int argc, char** argv) {
   if (argc < 7) {
-    std::fprintf(stderr, "usage: %s DIR STEPS PP DP TP WINDOWS [SEED [hang [X]]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s DIR STEPS PP DP TP WINDOWS [SEED [hang [X [LAYERS EXPERTS]]]]\n", argv[0]);
     return 2;
   }
   const auto number = [&](int i) { return std::atoi(argv[i]); };
@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   if (argc > 7) run.seed = static_cast<uint64_t>(number(7));
   run.hang = argc > 8;
   if (argc > 9) run.x = number(9);
+  if (argc > 11) run.expert_layers = number(10), run.experts = number(11);
   try {
     tri::write_synthetic_run(argv[1], run);
   } catch (const std::exception& problem) {

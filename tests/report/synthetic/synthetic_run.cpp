@@ -10,6 +10,7 @@
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/events.h"
 #include "lib/observe/metrics/metrics.h"
+#include "lib/observe/status/expert_report.h"
 #include "tests/fault/simulated_job.h"
 
 namespace tri {
@@ -116,6 +117,7 @@ class Writer {
                        .milliwatts = static_cast<unsigned>(690000 + 1000 * (step % 9)),
                        .memory_bytes = uint64_t{71} << 30};
     with_time(json_line(m));
+    if (run_.experts > 0 && step % std::max<int64_t>(1, run_.steps / 40) == 0) experts(step, share);
     if (step % run_.evaluate_every == 0) {
       event({.kind = RunEventKind::kSpan, .fields = {{"what", std::string("evaluation")}, {"seconds", 6.0}}});
       with_time(fmt::format(R"({{"step":{},"validation_loss":{:.6f}}})", step, m.loss + 0.03 + noise(0.005)));
@@ -128,6 +130,19 @@ class Writer {
     event({.kind = RunEventKind::kSpan,
            .fields = {{"what", std::string("checkpoint")}, {"seconds", stall}, {"step", step}}});
     now_ += stall;
+  }
+
+  void experts(int64_t step, double share) {
+    Config config;
+    config.model.dense_layers = 1;
+    std::vector<RouterNumbers> layers(static_cast<size_t>(run_.expert_layers));
+    for (RouterNumbers& layer : layers) {
+      layer.load.resize(static_cast<size_t>(run_.experts));
+      for (float& load : layer.load) load = static_cast<float>(std::round(1000 * std::exp(noise(0.4) * (1.2 - share))));
+      layer.load.back() = 0;
+    }
+    layers.back().load.front() = static_cast<float>(std::round(1000 + 5000 * share));
+    with_time(expert_json(step, config, layers));
   }
 
   void with_time(const std::string& object) {

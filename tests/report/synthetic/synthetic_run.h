@@ -17,8 +17,10 @@ struct SyntheticRun {
   int restarts = 2;        // evenly spread over the run; each loses steps
   int64_t lost_steps = 7;  // per restart
   int64_t checkpoint_every = 50, evaluate_every = 40;
-  int64_t windows = 8;  // of ranks.h5; 0: no such file
-  int slow_rank = 5;    // slower by 20 % in the second half; -1: none
+  int64_t windows = 8;                 // of ranks.h5; 0: no such file
+  int slow_rank = 5;                   // slower by 20 % in the second half; -1: none
+  int expert_layers = 0, experts = 0;  // of the layers; experts 0: the model is dense. The last expert gets no rows,
+                                       // and the first one of the last layer ever more
   double peak_lr = 3e-4;
   bool hang = false;  // there is a dump: rank 5 of 8 has stopped, in a job of pp 2 x dp 2 x tp 2
   uint64_t seed = 1;
