@@ -1,5 +1,5 @@
-// The loads of experts as a heat map: one row per layer, one cell per expert, and a slider for time. Below it a table of
-// the layers, and the worst layers over time.
+// The loads of experts as a heat map, one row per layer and one cell per expert, with a slider for time. Below it are a
+// table of the layers, and the worst layers over time.
 
 const kFullLoad = 4;   // the multiple of the mean load, or its inverse, at which the colour is strongest
 const kHighLoad = 3;   // experts above this multiple are marked, as the run's own warning does
@@ -163,7 +163,7 @@ class ExpertMap {
   paintNames(pen) {
     const {grid, experts} = this, every = Math.max(1, Math.ceil(13 / grid.block));
     for (let row = 0; row < experts.layers.length; row += every)
-      pen.fillText('layer ' + experts.layers[row], 0, grid.top + row * grid.block + Math.min(grid.block / 2 + 4, 12));
+      pen.fillText('layer ' + experts.layers[row], 0, grid.top + row * grid.block + grid.block / 2 + 4);
     if (grid.lines > 1) return;
     const apart = 2 ** Math.max(0, Math.ceil(Math.log2(26 / grid.side)));
     for (let expert = 0; expert < this.count; expert += apart)
@@ -188,22 +188,30 @@ class ExpertMap {
   }
 
   list() {
+    const deadOnes = (loads) => {
+      const dead = [...loads.keys()].filter((expert) => loads[expert] === 0), shown = 12;
+      return dead.slice(0, shown).join(', ') + (dead.length > shown ? ', …' : '');
+    };
     const rows = this.experts.balances[this.slice].map(([max, dead, entropy], row) => {
       const loads = this.now.slice(row * this.count, (row + 1) * this.count);
       const bad = (text, is) => element('span', {class: is ? 'alarm' : ''}, text);
       return [
-        this.experts.layers[row], bad(digits(max, 3) + ' x', max > kHighLoad), loads.indexOf(Math.max(...loads)),
-        bad(whole(dead), dead > 0), digits(entropy, 3)
+        this.experts.layers[row], bad(max.toFixed(2) + ' x', max > kHighLoad), loads.indexOf(Math.max(...loads)),
+        bad(whole(dead), dead > 0), deadOnes(loads), entropy.toFixed(3)
       ];
     });
     this.table.replaceChildren(
         element('h3', {}, `Balance of each layer at step ${whole(this.step())}`),
         element(
+            'p', {class: 'faint'},
+            'Largest load of an expert over the mean; experts without rows; entropy of the loads over that of equal ' +
+                'loads.'),
+        element(
             'div', {class: 'scroll'},
             table(
                 [
-                  number('layer'), number('fullest expert, load over the mean'), number('its number'),
-                  number('experts without rows'), number('entropy (1: equal loads)')
+                  number('layer'), number('largest load'), number('expert'), number('dead'), 'dead experts',
+                  number('entropy')
                 ],
                 rows)));
   }
