@@ -60,8 +60,8 @@ class TransformerBlock {
   // Runs the steps of a region, or only its GEMMs.
   void run(State& s, const TransferRegion& region, bool gemms_alone = false) const;
   void run(State& s, const TransferRegion& region, const BlockStep& at) const;
-  // Computes the local rows that a branch reads, and gathers them unless it reads only those. Writes the sum of `stream`
-  // to stream_of(branch) if there is something to add.
+  // Computes the local rows that a branch reads, and gathers them unless it reads only those. Writes the sum of
+  // `stream` to stream_of(branch) if there is something to add.
   void gather_rows(const LayerContext& ctx, const LayerTensors& t, Branch branch, ResidualStream stream) const;
   void recompute_rows(const LayerContext& ctx, const LayerTensors& t, Branch branch) const {
     gather_rows(ctx, t, branch, {.inp = stream_of(t, branch)});

@@ -36,8 +36,8 @@ class TransferTimes {
 // n - 1 steps, those that cross machines have the network's latency. A machine with k members of the group has k
 // adapters for its ring. If ranks share adapters, dp's groups with several ranks on a machine share one of them: on
 // vTrain's machines their rates add up to that of one, while tp over machines gets all (configs/published).
-// An all-to-all sends a rank's shares for members on other machines through its adapter, while those for its own machine
-// go inside it; messages to all of them start at once.
+// An all-to-all sends a rank's shares for members on other machines through its adapter, while those for its own
+// machine go inside it; messages to all of them start at once.
 class RingTimes : public TransferTimes {
  public:
   explicit RingTimes(const Cluster& cluster) : cluster_(cluster) {}

@@ -108,9 +108,9 @@ AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention
           2.5 * flops * padded * waste_backward / (peak * c.software.attention_backward)};
 }
 
-// The steps of a branch with experts, as in lib/model/moe.cpp. A rank has `local` rows, which choose `per_token` experts
-// each; `arrived` of these pairs reach the experts of the fullest rank. The rows' ways are exposed, since the compute
-// stream waits for them. A kernel that moves rows reads and writes each once per pair.
+// The steps of a branch with experts, as in lib/model/moe.cpp. A rank has `local` rows, which choose `per_token`
+// experts each; `arrived` of these pairs reach the experts of the fullest rank. The transfers of rows are exposed,
+// since the compute stream waits for them. A kernel that moves rows reads and writes each once per pair.
 class ExpertSteps {
  public:
   ExpertSteps(const Workload& w, const MoeSpec& moe, const Cluster& c, const TransferTimes& transfers)

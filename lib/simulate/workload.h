@@ -64,7 +64,8 @@ struct Workload {
   int tp = 1, cp = 1, dp = 1, pp = 1, chunks = 1;
   // The axes of kOtherAxes with several ranks, except cp. Those in kBucketAxes reduce gradients together with dp.
   std::vector<AxisSize> others = {};
-  // The neighbouring ranks of a stage that divide a layer's experts, and the memory for their rows (parallel.ep_capacity).
+  // The neighbouring ranks of a stage that divide a layer's experts, and the memory for their rows
+  // (parallel.ep_capacity).
   int ep = 1;
   double ep_capacity = 2;
   // With ep > 1: the rows of the rank whose experts receive most, over the mean of all ranks. The default is assumed:

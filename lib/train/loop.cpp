@@ -453,7 +453,7 @@ void TrainingLoop::evaluate() {
     if (result.tokens == 0) {
       if (!std::exchange(validation.warned, true))
         log_warn(
-            "{}: loss masks exclude every token of the {} of an evaluation; its loss is left out. Raise "
+            "{}: loss masks exclude every token of the {} of an evaluation; its loss is omitted. Raise "
             "run.eval_batches if there are more, or evaluate other files",
             validation.name.empty() ? "data.validation_fraction" : "data.validation: " + validation.name,
             counted(result.samples, "sample"));

@@ -23,7 +23,8 @@ inline void write_counting(const std::string& prefix, int tokens, int base = 0, 
   value_or_throw(writer.finish());
 }
 
-// Writes the loss mask of such a file, which exists: of the tokens whose place is a multiple of `period`, none is trained.
+// Writes the loss mask of such a file, which exists: of the tokens whose place is a multiple of `period`, none is
+// trained.
 inline void write_mask(const std::string& prefix, int tokens, int period) {
   auto writer = value_or_throw(LossMaskWriter::create(prefix));
   for (int i = 0; i < tokens; ++i) {
