@@ -108,7 +108,7 @@ for layout in "1 tp=1 pp=1 dp=1 zero=0" "8 tp=1 pp=2 dp=4 zero=2" "2 tp=2 pp=1 d
 done
 mv chat.mask chat.mask.off
 train 3 whole_masked 1 "${masked[@]}" run.steps=13
-has "chat.mask: missing, but chat.json says that the tokens have a loss mask"
+has "chat.mask: is missing, but chat.json says that the tokens have a loss mask"
 rm chat.json
 train 2 whole_masked 8 "${mesh[@]}" "${masked[@]}" run.steps=13
 has "data.sources[0]: chat with"
