@@ -145,22 +145,31 @@ class Resolver {
 
   void check_experts() {
     const ModelConfig& m = c_.model;
-    const auto no_effect = [&](bool set, const char* field, const std::string& value, const std::string& why,
-                               const std::string& remedy) {
-      if (set) add("{}: {} has no effect {}; set {}", field, value, why, remedy);
-    };
     if (m.experts == 0) {
-      const std::string why = "without experts";
-      no_effect(m.shared_experts > 0, "model.shared_experts", fmt::format("{}", m.shared_experts), why,
-                "model.experts, or model.shared_experts to 0");
-      no_effect(m.dense_layers > 0, "model.dense_layers", fmt::format("{}", m.dense_layers), why,
-                "model.experts, or model.dense_layers to 0");
-      no_effect(m.aux_loss > 0, "model.aux_loss", fmt::format("{}", m.aux_loss), why,
-                "model.experts, or model.aux_loss to 0");
-      no_effect(m.router_z_loss > 0, "model.router_z_loss", fmt::format("{}", m.router_z_loss), why,
-                "model.experts, or model.router_z_loss to 0");
-      no_effect(m.router_bias_rate > 0, "model.router_bias_rate", fmt::format("{}", m.router_bias_rate), why,
-                "model.experts, or model.router_bias_rate to 0");
+      const ModelConfig unset;
+      const auto no_effect = [&](const char* field, auto ModelConfig::*member) {
+        const auto text = [](const auto& value) {
+          if constexpr (std::is_enum_v<std::decay_t<decltype(value)>>)
+            return std::string(enum_name(value));
+          else
+            return fmt::format("{}", value);
+        };
+        if (m.*member != unset.*member)
+          add("model.{}: {} has no effect without experts; set model.experts, or model.{} to {}", field,
+              text(m.*member), field, text(unset.*member));
+      };
+      no_effect("experts_per_token", &ModelConfig::experts_per_token);
+      no_effect("expert_hidden", &ModelConfig::expert_hidden);
+      no_effect("shared_experts", &ModelConfig::shared_experts);
+      no_effect("router", &ModelConfig::router);
+      no_effect("router_renormalize", &ModelConfig::router_renormalize);
+      no_effect("router_scale", &ModelConfig::router_scale);
+      no_effect("router_groups", &ModelConfig::router_groups);
+      no_effect("router_top_groups", &ModelConfig::router_top_groups);
+      no_effect("router_bias_rate", &ModelConfig::router_bias_rate);
+      no_effect("aux_loss", &ModelConfig::aux_loss);
+      no_effect("router_z_loss", &ModelConfig::router_z_loss);
+      no_effect("dense_layers", &ModelConfig::dense_layers);
       return;
     }
     if (m.experts_per_token > m.experts)

@@ -392,6 +392,9 @@ const Combination kBadCombinations[] = {
      "precision.gemm: fp8 is not supported with model.experts 4; set precision.gemm to compute"},
     {"model: {aux_loss: 0.1}", 1,
      "model.aux_loss: 0.1 has no effect without experts; set model.experts, or model.aux_loss to 0"},
+    {"model: {expert_hidden: 64, router: sigmoid}", 1,
+     "model.expert_hidden: 64 has no effect without experts; set model.experts, or model.expert_hidden to 0\n"
+     "model.router: sigmoid has no effect without experts; set model.experts, or model.router to softmax"},
     {"parallel: {ep: 2}", 2, "parallel.ep: 2 has no effect without experts; set model.experts, or parallel.ep to 1"},
     {"model: {experts: 6, bias: false}\nparallel: {ep: 4}", 4,
      "parallel.ep: 4 does not divide model.experts 6; set parallel.ep to 1 or 2"},
