@@ -43,21 +43,27 @@ NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, std::string_
   return {find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
 }
 
+// The arguments of a norm of the stream's sum, without an output.
+static NormForward norm_of_stream(const NormLayer& layer, const LayerContext& ctx, ResidualStream stream, Tensor sum,
+                                  const NormTensors& t) {
+  return {.kind = ctx.config.model.norm,
+          .eps = static_cast<float>(ctx.config.model.norm_eps),
+          .offset = static_cast<float>(ctx.config.model.norm_offset),
+          .mean = t.mean,
+          .rstd = t.rstd,
+          .sum = stream.add.empty() ? Tensor{} : sum,
+          .inp = stream.inp,
+          .add = stream.add,
+          .add_bias = stream.add_bias,
+          .weight = ctx.use(*layer.weight),
+          .bias = layer.bias == nullptr ? Tensor{} : ctx.use(*layer.bias)};
+}
+
 void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t,
                         Tensor rows) const {
   ctx.begin_gather(rows);
   const Tensor local = ctx.local_rows(rows);
-  NormForward norm{.kind = ctx.config.model.norm,
-                   .eps = static_cast<float>(ctx.config.model.norm_eps),
-                   .offset = static_cast<float>(ctx.config.model.norm_offset),
-                   .mean = t.mean,
-                   .rstd = t.rstd,
-                   .sum = stream.add.empty() ? Tensor{} : sum,
-                   .inp = stream.inp,
-                   .add = stream.add,
-                   .add_bias = stream.add_bias,
-                   .weight = ctx.use(*weight),
-                   .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)};
+  NormForward norm = norm_of_stream(*this, ctx, stream, sum, t);
   if (is_fp8(rows.dtype)) {
     ctx.fp8->norm_forward(reader, norm, local, ctx.local_rows(ctx.work.normed));
   } else {
@@ -69,19 +75,9 @@ void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor s
 
 void NormLayer::forward_local(const LayerContext& ctx, ResidualStream stream, Tensor sum, const NormTensors& t,
                               Tensor local) const {
-  norm_forward({.kind = ctx.config.model.norm,
-                .eps = static_cast<float>(ctx.config.model.norm_eps),
-                .offset = static_cast<float>(ctx.config.model.norm_offset),
-                .out = local,
-                .mean = t.mean,
-                .rstd = t.rstd,
-                .sum = stream.add.empty() ? Tensor{} : sum,
-                .inp = stream.inp,
-                .add = stream.add,
-                .add_bias = stream.add_bias,
-                .weight = ctx.use(*weight),
-                .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)},
-               ctx.compute);
+  NormForward norm = norm_of_stream(*this, ctx, stream, sum, t);
+  norm.out = local;
+  norm_forward(norm, ctx.compute);
 }
 
 void NormLayer::forward(const LayerContext& ctx, Tensor out, Tensor inp, const NormTensors& t) const {
