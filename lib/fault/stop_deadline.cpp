@@ -17,6 +17,12 @@ constexpr std::chrono::seconds kAbortLimit{10};
 
 }  // namespace
 
+double oldest_stop_age(Job& job, std::optional<StopSignals::Clock::time_point> first,
+                       StopSignals::Clock::time_point at) {
+  const std::vector<double> ages = job.all_gather(first ? seconds_between(*first, at) : 0.0);
+  return std::max(0.0, *std::ranges::max_element(ages));
+}
+
 StopDeadline::StopDeadline(const StopSignals& signals) : signals_(signals) {
   thread_ = std::thread([this] { watch(); });
 }

@@ -10,6 +10,11 @@
 
 namespace tri {
 
+// Returns the seconds from the first stop signal of any rank to `at`, at least 0, identical on all ranks. `first`: when
+// this rank received its first signal, if it has. `at`: a time of this rank. Collective over the job.
+double oldest_stop_age(Job& job, std::optional<StopSignals::Clock::time_point> first,
+                       StopSignals::Clock::time_point at);
+
 // Before the first step the limit is the lesser of kStartTimeout and fault.grace_seconds, since there is nothing to
 // save. From then on it is fault.grace_seconds. Safe for concurrent use.
 class StopDeadline {

@@ -378,19 +378,12 @@ std::string TrainingLoop::show_experts(int64_t step, const StepResult& result) {
   return expert_watch_.take(balances);
 }
 
-// Returns the seconds from the first stop signal of any rank to `sent_at`, identical on all ranks. Collective.
-double TrainingLoop::oldest_stop_age(Clock::time_point sent_at) const {
-  const auto first = context_.signals.first();
-  const double mine = first ? seconds_between(*first, sent_at) : 0.0;
-  const std::vector<double> ages = job().all_gather(mine);
-  return std::max(0.0, *std::ranges::max_element(ages));
-}
-
 // Decides how all ranks react to a stop signal, from numbers that are identical on all of them. Collective.
 TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Clock::time_point sent_at) {
   if (result.sums.stop == 0) return Stop::kNo;
   // The deadline counts from the first signal: ranks may receive it at different times.
-  const double stop_age = oldest_stop_age(sent_at), time_needed = result.sums.time_needed;
+  const double stop_age = oldest_stop_age(job(), context_.signals.first(), sent_at),
+               time_needed = result.sums.time_needed;
   context_.stop_deadline.count_from(
       sent_at - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(stop_age)));
   const double grace = rank_.config.fault.grace_seconds;

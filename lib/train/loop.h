@@ -82,7 +82,6 @@ class TrainingLoop {
   std::optional<int64_t> targets_of(const StepTokens& tokens);
   bool counts_ahead() const;
   float next_targets();
-  double oldest_stop_age(Clock::time_point sent_at) const;
   Stop answer_to_signal(const StepResult& result, Clock::time_point sent_at);
 
   Job& job() const { return *rank_.job; }

@@ -10,6 +10,7 @@
 #include "kernels/cpu/device.h"
 #include "kernels/ops.h"
 #include "lib/comm/peer/copies.h"
+#include "lib/fault/stop_deadline.h"
 #include "tests/mp/mp_test.h"
 
 namespace {
@@ -299,6 +300,17 @@ class Member {
   const std::vector<float> nans_ = std::vector<float>(static_cast<size_t>(size_ * kRows * kWidth), NAN);
   std::unique_ptr<AxisTransfers> transfers_;
 };
+
+// Ranks receive a signal at different times, or not yet: the limit of the stop counts from the first of them.
+TEST(StopDeadline, counts_from_the_first_signal_of_any_rank) {
+  Job& job = *test_job();
+  const auto at = StopSignals::Clock::now();
+  const int last = job.world_size() - 1;
+  std::optional<StopSignals::Clock::time_point> first;
+  if (job.world_rank() != 0 || last == 0) first = at - std::chrono::seconds(10 * job.world_rank() + 5);
+  EXPECT_DOUBLE_EQ(oldest_stop_age(job, first, at), 10.0 * last + 5);
+  EXPECT_EQ(oldest_stop_age(job, at + std::chrono::seconds(1), at), 0.0);
+}
 
 TEST(AxisTransfers, gather_and_sum_the_same_rows_by_every_transport) {
   Job& job = *test_job();
