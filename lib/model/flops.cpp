@@ -17,7 +17,7 @@ std::vector<int> attention_windows(const Config& config) {
   std::vector<int> windows;
   for (const LayerSpec& layer : layers_of_model(config).kinds) windows.push_back(layer.attention.window);
   std::ranges::sort(windows);
-  windows.erase(std::ranges::unique(windows).begin(), windows.end());
+  windows.erase(std::unique(windows.begin(), windows.end()), windows.end());
   return windows;
 }
 
