@@ -73,6 +73,8 @@ std::vector<std::string> warnings(const Config& config, const JobPlan& plan, con
 Json layout(const ParallelConfig& p, const Mesh& mesh) {
   Json object;
   for (const GridAxis& axis : mesh.grid.axes) object[axis.name] = axis.size;
+  object["cp"] = mesh.axis("cp").size;
+  object["ep"] = p.ep;
   object["chunks"] = p.chunks;
   object["schedule"] = enum_name(p.schedule);
   object["zero"] = p.zero;
