@@ -52,6 +52,15 @@ check columns columns
 words() { python3 -B tests/tree/retired_words.py --test && python3 -B tests/tree/retired_words.py .; }
 check words words
 
+# Excludes measurements.
+lengths() {
+  git ls-files '*.md' | grep -v /measurements/ | xargs wc -w | awk '
+    { most = $2 == "README.md" ? 1200 : $2 ~ /\/README\.md$/ ? 400 : 20000 }
+    $1 > most { print $2 ": " $1 " words; at most " most; failed = 1 }
+    END { exit failed }'
+}
+check "lengths of documents" lengths
+
 commands() { python3 -B tests/tree/readme_commands.py . "$build/bin/trireme"; }
 check "commands of documents" commands
 

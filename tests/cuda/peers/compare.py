@@ -14,6 +14,10 @@ shows the spread of the rounds. A peer that fails, or whose package is missing, 
 --seconds limits the whole comparison: the running program is stopped, and the table shows what was measured so far.
 --prepare runs each PyTorch program for two steps, one at a time per visible GPU, which fills the cache of
 torch.compile.
+
+All programs use random tokens, bf16 compute, fp32 master weights, AdamW and no recomputation, except where the first
+lines of a peer say otherwise. lib/bench/measurements/peers.md has differences and results. A new peer prints the JSON
+line of torch_peer.py, and has a row in this file. tests/cuda/measure.sh builds Trireme for this.
 """
 import argparse
 import json
