@@ -75,7 +75,7 @@ class Stream {
   virtual void synchronize() = 0;       // waits on the host for all enqueued work; rethrows the device's fault
 
   // Flags order streams of different processes. They are 32-bit words in memory that both processes have open.
-  // set_flag() sets the flag after earlier work is done and visible to everyone who sees the flag. wait_flag() holds
+  // set_flag() sets the flag after earlier work is done and visible to all that see the flag. wait_flag() holds
   // later work until the flag has reached `value`, counted modulo 2^32.
   virtual void set_flag(uint32_t* flag, uint32_t value) = 0;
   virtual void wait_flag(const uint32_t* flag, uint32_t value) = 0;

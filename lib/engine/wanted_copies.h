@@ -1,4 +1,4 @@
-// Whether the config wants copies into the peers' memory on an axis, if the memory can be opened.
+// Return whether the config selects copies into the peers' memory on an axis, if the memory can be opened.
 #pragma once
 
 #include "lib/config/config.h"

@@ -16,7 +16,7 @@ namespace tri {
 Config forward_config(Config config, int ranks);
 
 // Changes the config of such a job, after overrides, to one for a TextModel and texts of at most `longest` tokens.
-// Fails with kUsage if overrides want FP8.
+// Fails with kUsage if overrides select FP8.
 Result<void> use_cache(Config& config, int64_t longest, int ranks);
 // Returns the size of a cache for `sequences` sequences and passes of up to `rows` rows, or as many as the sequences
 // need.

@@ -158,7 +158,7 @@ class MoeLayer final : public BranchLayer {
     shared_fc2_ = find_weight(parameters, modules::kSharedFc2, layer);
   }
 
-  // The router, the way of the rows to the experts, and fc1.
+  // The router, the transfers of the rows to the experts, and fc1.
   void column_forward(const LayerContext& ctx, const LayerTensors& tensors, Tensor normed) const override {
     const MoeTensors t = first_rows(ctx, tensors.moe);
     const Tensor rows = own_rows(ctx, normed);

@@ -13,7 +13,7 @@ namespace tri {
 struct PassTimes {
   double gemm = 0, attention = 0, memory = 0;
   double tp = 0;     // exposed: compute waits for it, or slows down alongside it
-  double ep = 0;     // exposed: the way of rows to the experts and back
+  double ep = 0;     // exposed: transfers of rows to the experts and back
   double fixed = 0;  // software.layer_us
 
   double total() const { return gemm + attention + memory + tp + ep + fixed; }

@@ -233,7 +233,7 @@ float TrainingLoop::next_targets() {
   return counts_ahead() && counts_targets_ ? static_cast<float>(loader_.next_targets()) : 0.0f;
 }
 
-// The statistics that this rank sends with the next step. `steps_to_record`: the steps that rank 0 wants recorded.
+// The statistics that this rank sends with the next step. `steps_to_record`: how many steps rank 0 requests to record.
 // `last_samples`: the samples of the last step; 0: there was none.
 StepStatistics TrainingLoop::local_statistics(int steps_to_record, int last_samples) const {
   const PartOutcome part = context_.checkpoints.part_outcome();

@@ -323,7 +323,7 @@ bool SimulatedJob::move_host(int rank) {
   }
 }
 
-// Consumers copy one batch ahead of the one that they want.
+// Consumers copy one batch ahead of the one that they need.
 bool SimulatedJob::can_read(int rank) const {
   const Rank& r = ranks_[static_cast<size_t>(rank)];
   const int end = std::min(rank + layout_.ranks_a_node, layout_.world_size());

@@ -85,7 +85,7 @@ TEST(RunLock, what_a_killed_holder_left_is_taken_over_with_a_word) {
       << taken;
 }
 
-// Each call on a lock file may meet storage that is temporarily unavailable, which does not mean another holder.
+// Each call on a lock file may encounter storage that is temporarily unavailable, which does not mean another holder.
 TEST(RunLock, transient_errors_are_reported_and_keep_the_lock) {
   const TemporaryFolder dir;
   for (const char* phase : {"stat", "read"})

@@ -523,8 +523,8 @@ ReorderedRuns reordered(const Layout& layout) {
 namespace {
 
 // Returns root mean squares over `others` of their deviations from `from`; for steps the largest up to each step, since
-// runs that have diverged do not converge again. kRare: few numbers round differently, and one run may meet now what
-// another meets a few steps later; later steps are not used, since training amplifies deviations.
+// runs that have diverged do not converge again. kRare: few numbers round differently, and one run may have now what
+// another has a few steps later; later steps are not used, since training amplifies deviations.
 enum class Rounding { kMany, kRare };
 Deviation spread(const Layout& layout, const std::vector<History>& others, const History& from, Rounding rounding) {
   Deviation squares;

@@ -168,7 +168,7 @@ TEST(AxisSet, is_a_set) {
   EXPECT_FALSE(kBoth.contains("pp"));
   EXPECT_EQ(to_string(kBoth), "{tp, dp}");
   EXPECT_EQ(small_mesh({2, 1, 4}, 0).divided({"dp", "pp"}), AxisSet{"pp"});
-  EXPECT_TRUE((kSampleAxes - kTokenAxes).empty()) << "who has samples of its own has tokens of its own";
+  EXPECT_TRUE((kSampleAxes - kTokenAxes).empty()) << "ranks with samples of their own have tokens of their own";
   EXPECT_TRUE(kSampleAxes.contains("dp"));
   EXPECT_TRUE((kTokenAxes - AxisSet::outside({"tp", "pp"})).empty());
 }

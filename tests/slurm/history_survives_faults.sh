@@ -129,8 +129,8 @@ lost_nodes() {
   finish COMPLETED 0:0 3
 }
 
-# meet RUN: runs it with its own config.
-meet() {
+# run_alone RUN: runs it with its own config.
+run_alone() {
   local config=$TRIREME_ROOT/$1.yaml
   cp "$TRIREME_ROOT/config.yaml" "$config"
   "$1"
@@ -140,7 +140,7 @@ declare -A pids=()
 for name in "${runs[@]}"; do
   (
     trap - EXIT
-    meet "$name"
+    run_alone "$name"
   ) >"$work/$name.out" 2>&1 &
   pids[$name]=$! background+=("$!")
 done

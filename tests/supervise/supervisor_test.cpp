@@ -208,7 +208,7 @@ TEST(Supervisor, a_loss_that_is_finite_the_second_time_blames_the_node_in_passin
   EXPECT_EQ(cluster.starts.size(), 2u) << "which this is no reason for";
 }
 
-// A spare that also cannot write the event log: its ranks' flight recorders show who failed, even after the end.
+// A spare that also cannot write the event log: its ranks' flight recorders show which rank failed, even after the end.
 TEST(Supervisor, a_failure_missing_from_the_event_log_is_read_from_the_flight_record) {
   for (const bool reported : {true, false}) {
     SimulatedCluster cluster(4, 2);

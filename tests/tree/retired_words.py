@@ -54,8 +54,10 @@ WORDS = [
     (r"\b[aA]sked (?:for|as)\b|\bas asked\b", "requested", None, r"\.md$"),
     (r"\b[lL]ift(?:s|ed)?\b", "clear an exclusion", r'"lift"|--lift', None),
     (r"\bstands? still\b|\bk?StandsStill\b", "stalled", r'[`"]stands still[`"]|runs, stands still, ended', None),
-    (r"\b(?:all|ranks|nodes|threads|processes|they) meet\b|\bmet (?:by|for|at|when|where)\b", "rendezvous, encounter",
-     None, None),
+    (r"\bmeets?\b|\bmet (?:by|for|at|when|where)\b", "rendezvous, encounter, intersect", None, None),
+    (r"(?://|#) .*\bwho\b", "that, which", None, None),
+    (r"\bway of (?:the )?rows\b", "transfers of rows", None, None),
+    (r"\b(?:he|ranks?|nodes?|configs?|overrides) wants?\b", "needs, selects, requests", None, None),
     (r"\bis no (?:number|text|matrix|list)\b", "is not a", r"[tT]here is no ", None),
 ]
 # The patterns also check the names of files and tests, whose words are separated by underscores.

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kReplicas = 3;  // simulate only the pipelines that may be the longest
 
 // Returns the window with the rank's compute and sends set to those of its role.
-RankWindow mended(const RankMesh& mesh, RankWindow window, int world_rank) {
+RankWindow without_delay(const RankMesh& mesh, RankWindow window, int world_rank) {
   for (const std::vector<int>& role : roles_of(mesh)) {
     if (std::find(role.begin(), role.end(), world_rank) == role.end()) continue;
     for (const RankQuantity quantity : {RankQuantity::kForward, RankQuantity::kBackward, RankQuantity::kSend}) {
@@ -90,7 +90,7 @@ std::optional<double> step_without(const RankMesh& mesh, const RankWindow& windo
   const std::vector<Plan> plans = plans_of_all_stages(*schedule, mesh.stages(), mesh.num_microbatches, mesh.chunks);
   const double step = window.ranks[static_cast<size_t>(world_rank)][RankQuantity::kStep];
   const double saved =
-      longest_pipeline(mesh, window, plans) - longest_pipeline(mesh, mended(mesh, window, world_rank), plans);
+      longest_pipeline(mesh, window, plans) - longest_pipeline(mesh, without_delay(mesh, window, world_rank), plans);
   return step - std::max(0.0, saved);
 }
 

@@ -167,7 +167,7 @@ class NetworkModel {
 
 Result<NetworkAnalysis> analyse_network(const Workload& w, const Cluster& c, const NetworkOptions& options) {
   if (w.model.experts > 0)
-    return usage_error("model.experts: {}: --network does not simulate the way of rows to experts; omit it",
+    return usage_error("model.experts: {}: --network does not simulate transfers of rows to experts; omit --network",
                        w.model.experts);
   if (c.node.adapters > 0)
     return usage_error(
