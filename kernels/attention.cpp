@@ -107,13 +107,13 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   const int keys = s.key_len > 0 ? s.key_len : s.seq_len;
   if (keys > (pass == Pass::kForward ? most_forward : most_backward))
     return usage_error(
-        "model.seq_len: {} with {} and head size {} is left to the scalar attention kernels, which on this GPU take at "
+        "model.seq_len: {} with {} and head size {} needs the scalar attention kernels, which on this GPU accept at "
         "most {} tokens in a backward pass and {} in a forward pass; use precision.compute: bf16 and a model.head_dim "
         "of 64, 96 or 128",
         keys, enum_name(s.dtype), s.head_size, most_backward, most_forward);
   if (s.head_size > kScalarMaxHeadSize)
     return usage_error(
-        "model.head_dim: a head size of {} is beyond the {} that attention on a GPU takes; set a smaller one, or raise "
+        "model.head_dim: a head size of {} exceeds {}, the limit of attention on a GPU; set a smaller one, or raise "
         "model.heads",
         s.head_size, kScalarMaxHeadSize);
   return AttentionPath::kScalar;
@@ -131,10 +131,10 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
     if (without && without.value() == AttentionPath::kCudnn) {
       const bool both = s.documents && s.key_len > 0;
       return fmt::format(
-          "attention with head size {} has a kernel on tensor cores, cuDNN's, only without {}, and runs on the scalar "
-          "ones, many times slower; use a model.head_dim of 64, 96 or 128, or set {}",
+          "attention with head size {} and {} runs on the scalar kernels, many times slower than on tensor cores, "
+          "since cuDNN does not support both; use a model.head_dim of 64, 96 or 128, or set {}",
           s.head_size,
-          both          ? "data.document_mask and parallel.cp"
+          both          ? "data.document_mask, parallel.cp"
           : s.documents ? "data.document_mask"
                         : "parallel.cp",
           both          ? "data.document_mask: false and parallel.cp: 1"
@@ -142,8 +142,8 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
                         : "parallel.cp: 1");
     }
     return fmt::format(
-        "attention with head size {} has no kernel on tensor cores here and runs on the scalar ones, many times "
-        "slower; a model.head_dim of 64, 96 or 128 has one",
+        "attention with head size {} runs on the scalar kernels, many times slower than on tensor cores, since no "
+        "other kernel supports this size here; use a model.head_dim of 64, 96 or 128",
         s.head_size);
   }
   return {};

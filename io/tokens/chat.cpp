@@ -218,7 +218,7 @@ Result<void> check_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, co
       if (count > 1 && seen.insert(token).second)
         log_warn(
             "the template's {} is not a token of {} and becomes {} tokens of text; use the tokenizer of the model "
-            "for which the template is",
+            "for which the template was written",
             token, tokenizer_name, count);
     }
   };

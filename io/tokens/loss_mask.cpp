@@ -60,7 +60,7 @@ Result<std::optional<LossMask>> LossMask::open(const TokenFile& tokens) {
                       header.version, kVersion);
   if (mask.file_.bytes() != kHeaderBytes + header.tokens || header.tokens != tokens.num_tokens())
     return file_error(
-        "{}: holds {} bytes for {} tokens, but {}.bin has {}, so it is truncated, or of another token file; "
+        "{}: holds {} bytes for {} tokens, but {}.bin has {}, so it is truncated, or belongs to another token file; "
         "prepare the tokens again",
         path, mask.file_.bytes() - kHeaderBytes, header.tokens, tokens.prefix(), tokens.num_tokens());
   const auto fingerprint = tokens.fingerprint();

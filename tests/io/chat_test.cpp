@@ -216,7 +216,7 @@ TEST(LossMask, files_that_do_not_belong_together_are_refused) {
   const auto contains = [](const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
   };
-  EXPECT_PRED2(contains, refusal(good.substr(0, good.size() - 1)), "truncated, or of another token file");
+  EXPECT_PRED2(contains, refusal(good.substr(0, good.size() - 1)), "truncated, or belongs to another token file");
   EXPECT_PRED2(contains, refusal("TRIMASK"), "truncated, or not a loss mask");
   EXPECT_PRED2(contains, refusal(std::string(good.size(), 'x')), "not a loss mask");
   std::string other = good;

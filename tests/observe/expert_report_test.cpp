@@ -29,9 +29,9 @@ TEST(ExpertReport, the_worst_layers_are_named) {
                                           {.layer = 2, .max_load = 1.25, .dead = 2, .entropy = 0.5},
                                           {.layer = 3, .max_load = 2.5, .dead = 1, .entropy = 0.75}};
   EXPECT_EQ(balance_text(worst_of(layers)),
-            "fullest expert 2.50 x the mean (layer 3), 3 dead (in 2 layers), entropy 0.500 or more (least in layer 2)");
+            "fullest expert 2.50 x the mean (layer 3), 3 dead (in 2 layers), lowest entropy 0.500 (layer 2)");
   EXPECT_EQ(balance_text(worst_of(std::span(layers).first(1))),
-            "fullest expert 1.50 x the mean (layer 1), none dead, entropy 0.900 or more (least in layer 1)");
+            "fullest expert 1.50 x the mean (layer 1), none dead, lowest entropy 0.900 (layer 1)");
 }
 
 TEST(ExpertReport, the_line_of_metrics_can_be_read_again) {
@@ -77,7 +77,7 @@ TEST(ExpertReport, warns_of_layers_that_stay_badly_balanced) {
   for (int64_t step = 1; step < ExpertWatch::kSteps; ++step) EXPECT_EQ(watch.take(layers), "") << step;
   EXPECT_EQ(watch.take(layers),
             "experts: layer 5 had dead experts (2 now) or a load above 3 x the mean (0.0 now) in the last 50 steps "
-            "(in 1 of 2 layers)");
+            "(in 1 of 2 layers); raise model.aux_loss or, with a sigmoid router, model.router_bias_rate");
   layers[1].dead = 0;
   EXPECT_EQ(watch.take(layers), "");
   layers[0].max_load = 4;

@@ -37,7 +37,7 @@ std::string balance_text(const WorstBalance& worst) {
   const std::string dead =
       worst.dead == 0 ? "none dead"
                       : fmt::format("{} dead (in {})", worst.dead, counted(int64_t{worst.dead_layers}, "layer"));
-  return fmt::format("fullest expert {:.2f} x the mean (layer {}), {}, entropy {:.3f} or more (least in layer {})",
+  return fmt::format("fullest expert {:.2f} x the mean (layer {}), {}, lowest entropy {:.3f} (layer {})",
                      worst.fullest.max_load, worst.fullest.layer, dead, worst.least_even.entropy,
                      worst.least_even.layer);
 }

@@ -26,7 +26,7 @@ struct WorstBalance {
 // Requires at least one layer.
 WorstBalance worst_of(std::span<const ExpertBalance> layers);
 
-// Returns "fullest expert 2.31 x the mean (layer 3), 2 dead (in 1 layer), entropy 0.91 or more (least in layer 3)".
+// Returns "fullest expert 2.31 x the mean (layer 3), 2 dead (in 1 layer), lowest entropy 0.91 (layer 3)".
 std::string balance_text(const WorstBalance& worst);
 
 }  // namespace tri

@@ -22,7 +22,7 @@ namespace {
 
 std::string topology(const Config& config, const Mesh& mesh) {
   std::string text =
-      fmt::format("topology: {} = {}, {} a node (tp fastest, pp slowest)\n", counted(mesh.world_size(), "rank"),
+      fmt::format("topology: {} = {}, {} per node (tp fastest, pp slowest)\n", counted(mesh.world_size(), "rank"),
                   mesh.grid.sizes(), counted(config.cluster.ranks_per_node, "rank"));
   const int tp = mesh.axis("tp").size, groups = mesh.world_size() / tp;
   constexpr int kShown = 16;
@@ -61,7 +61,7 @@ std::string layers(const Config& config, const Mesh& mesh, CheckDetail detail) {
                           range.first + range.count - 1, is_last_virtual_stage(pp, chunk, chunks) ? " + head" : "");
       for (const ParamSpec& spec : chunk_parameters(config, pp, chunk)) parameters += spec.local_numel(mesh);
     }
-    text += fmt::format("  stage {:>2}: layers {}; {} parameters a rank{}\n", stage, line,
+    text += fmt::format("  stage {:>2}: layers {}; {} parameters per rank{}\n", stage, line,
                         format_count(static_cast<double>(parameters)),
                         detail == CheckDetail::kAll ? fmt::format(" ({})", parameters) : "");
   }
@@ -136,7 +136,7 @@ std::string ramp(const Config& config) {
     const int64_t steps = sizes.steps_until(sample, next);
     if (steps == 0) continue;
     const int size = sizes.at(sample);
-    text += fmt::format("  steps {} to {}, from {} tokens on: {} a step in {}\n", step + 1, step + steps,
+    text += fmt::format("  steps {} to {}, from {} tokens on: {} per step in {}\n", step + 1, step + steps,
                         format_count(static_cast<double>(sample) * config.model.seq_len), counted(size, "sample"),
                         counted(microbatches(config, size), "microbatch"));
     step += steps;
@@ -159,7 +159,7 @@ std::string data_parallel(const Config& config, DeviceKind device) {
   const ParallelConfig& p = config.parallel;
   const DpTraffic traffic = dp_traffic(config);
   if (traffic.ranks == 1) return "";
-  std::string text = fmt::format("data parallel: a rank sends {} a step over {} (zero {}: {})",
+  std::string text = fmt::format("data parallel: a rank sends {} per step over {} (zero {}: {})",
                                  format_bytes(traffic.step_bytes), sizes_along(kBucketAxes, p), p.zero,
                                  p.zero == 0   ? "gradients all-reduced once"
                                  : p.zero == 1 ? "gradients reduced once, parameters gathered once"
@@ -207,10 +207,10 @@ std::string experts(const Config& config, const Mesh& mesh) {
   const MoeSpec& moe = std::ranges::find(all.kinds, true, &LayerSpec::has_experts)->moe;
   const int64_t own = stage_dims(config, mesh).Rl, rows = expert_rows(moe, own, ep, config.parallel.ep_capacity);
   return fmt::format(
-      "experts: {} in each of {}, {} a token; {} a rank (ep {}), with memory for {} rows of a microbatch{}\n",
+      "experts: {} in each of {}, {} per token; {} per rank (ep {}), with memory for {} rows of a microbatch{}\n",
       m.experts, counted(expert_layers(m), "layer"), m.experts_per_token, m.experts / ep, ep, rows,
-      ep == 1 ? ", the most that can choose them"
-              : fmt::format(", {:.3g} times those of balanced experts; more are an error (parallel.ep_capacity)",
+      ep == 1 ? ", the most that the rank can have"
+              : fmt::format(", {:.3g} times those of balanced experts; more rows end the run (parallel.ep_capacity)",
                             static_cast<double>(rows) / static_cast<double>(own * m.experts_per_token)));
 }
 
@@ -233,12 +233,13 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
   std::string text = fmt::format(
       "{}: {} parameters{}{}, {}, on {} = {}\n", config.run.name, format_count(static_cast<double>(parameters)),
       detail == CheckDetail::kAll ? fmt::format(" ({})", parameters) : "",
-      idle > 0 ? fmt::format(", {} of which a token uses", format_count(static_cast<double>(parameters) - idle)) : "",
+      idle > 0 ? fmt::format(", of which each token uses {}", format_count(static_cast<double>(parameters) - idle))
+               : "",
       enum_name(config.precision.compute), counted(ranks, "rank"), mesh.grid.sizes());
   text += memory(config, mesh, detail);
   text += experts(config, mesh);
   text += bubble_text(config, mesh);
-  text += fmt::format("batch: {} a step = micro_batch {} x {} x dp {}; {} a sample, {} tokens a step\n",
+  text += fmt::format("batch: {} per step = micro_batch {} x {} x dp {}; {} per sample, {} tokens per step\n",
                       counted(config.data.global_batch, "sample"), config.data.micro_batch,
                       counted(microbatches(config), "microbatch"), mesh.axis("dp").size,
                       counted(config.model.seq_len, "token"), format_count(step_tokens));
@@ -248,8 +249,8 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
   const std::string from =
       smallest_tokens < step_tokens ? fmt::format("{} to ", format_count(flops * smallest_tokens)) : "";
   text += fmt::format(
-      "FLOPs: {} a token, {}{} a step, {} a rank and step (forward + backward, attention over the {}); {} a token if "
-      "attention counts only what the causal mask leaves\n",
+      "FLOPs: {} per token, {}{} per step, {} per rank and step (forward + backward, attention over the {}); {} per "
+      "token if masked attention is not counted\n",
       format_count(flops), from, format_count(flops * step_tokens),
       format_count(flops * step_tokens / mesh.world_size()), config.model.window > 0 ? "window's band" : "full square",
       format_count(causal));
@@ -286,8 +287,8 @@ std::string documents_text(const Config& config, const Dataset& dataset) {
   const double dp = std::max(1, config.parallel.dp), per_rank = config.data.global_batch / dp;
   const double busiest = std::sqrt(2 * std::log(dp) * squares / samples / per_rank) / mean;
   return fmt::format(
-      "  documents: about {:.0f} tokens each as cut by samples (estimated from {}); {} FLOPs a token, of whole samples "
-      "{}; the busiest of {} computes about {:.1f} % more than the mean one\n",
+      "  documents: parts within a sample have about {:.0f} tokens (estimated from {}); {} FLOPs per token, or {} if "
+      "each sample were one document; the busiest of {} computes about {:.1f} % more than the mean one\n",
       samples * length / documents, counted(count, "sample"), format_count(mean / length),
       format_count(model_flops_per_token(config, AttentionWork::kCausal)), counted(static_cast<int64_t>(dp), "dp rank"),
       100 * busiest);

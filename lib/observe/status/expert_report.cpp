@@ -57,7 +57,7 @@ std::string ExpertWatch::take(std::span<const ExpertBalance> layers) {
   if (bad_layers == 0) return "";
   return fmt::format(
       "experts: layer {} had dead experts ({} now) or a load above {:g} x the mean ({:.1f} now) in the last {} steps "
-      "(in {} of {})",
+      "(in {} of {}); raise model.aux_loss or, with a sigmoid router, model.router_bias_rate",
       layers[worst].layer, layers[worst].dead, kMostLoad, layers[worst].max_load, bad_steps_[worst], bad_layers,
       counted(static_cast<int64_t>(layers.size()), "layer"));
 }

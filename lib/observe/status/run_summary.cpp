@@ -41,7 +41,7 @@ std::string bytes_table(const Arena& arena) {
 void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, const Arena& arena) {
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
-  log_info("{}: {} parameters, {}, hidden {}, {} FLOPs a token", config.run.name,
+  log_info("{}: {} parameters, {}, hidden {}, {} FLOPs per token", config.run.name,
            format_count(static_cast<double>(parameters)), counted(config.model.layers, "layer"), config.model.hidden,
            format_count(model_flops_per_token(config)));
   log_info("mesh: {} = {}, {} with {}, zero {}, {}, {}", mesh.grid.sizes(), counted(mesh.world_size(), "rank"),
