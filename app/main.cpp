@@ -47,7 +47,9 @@ void set_signals(int argc, char** argv, char**) {
 }
 
 int run(int argc, char** argv) {
-  Command app{"trireme trains GPT- and LLaMA-family models with 3D parallelism over MPI"};
+  Command app{
+      "trireme trains GPT- and LLaMA-family models over MPI with tensor, context, pipeline, data and expert "
+      "parallelism"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Print the help of all subcommands");
   bool json = false;
