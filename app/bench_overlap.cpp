@@ -29,7 +29,7 @@ Json to_json(const OverlapRow& row) {
 
 void print(const std::vector<OverlapRow>& rows) {
   if (rows.empty()) {
-    print_out("no axis has more than one rank\n");
+    print_out("no axis has more than one rank, so there is nothing to measure; start more ranks\n");
     return;
   }
   print_out("{:<5}{:<30}{:<28}{:>6}{:>13}{:>12}{:>12}{:>12}{:>9}\n", "axis", "transfer", "alongside", "ranks", "bytes",

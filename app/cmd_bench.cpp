@@ -225,7 +225,7 @@ Result<void> bench_the_comm(const BenchOptions& options, Job& job) {
   for (const CommRow& row : rows)
     print_out("{:<6}{:<16}{:7}{:>14}{:12.1f}{:14.1f}\n", row.axis, row.operation, row.ranks, format_bytes(row.bytes),
               row.microseconds, row.bus_bytes_per_s * 1e-9);
-  if (rows.empty()) print_out("no axis has more than one rank\n");
+  if (rows.empty()) print_out("no axis has more than one rank, so there is nothing to measure; start more ranks\n");
   return {};
 }
 

@@ -448,11 +448,11 @@ std::string attention_note(const Workload& workload, const Cluster& cluster) {
 std::string experts_note(const Workload& workload) {
   if (workload.model.experts == 0) return "";
   return fmt::format(
-      "experts: {}; published steps of models with experts are off by 11 to 56 %, more than the uncertainty (`trireme "
-      "simulate --rows configs/published/moe.csv`)",
+      "experts: {}; predictions of published steps of models with experts are off by 11 to 56 %, more than the "
+      "uncertainty (`trireme simulate --rows configs/published/moe.csv`)",
       workload.ep == 1 ? std::string("with ep 1 no rows are sent")
-                       : fmt::format("the fullest rank is assumed to receive {:g} times the mean of the rows, which "
-                                     "no compute hides",
+                       : fmt::format("the fullest rank is assumed to receive {:g} times the mean of the rows, and "
+                                     "no compute to hide their transfers",
                                      workload.imbalance));
 }
 

@@ -153,7 +153,7 @@ std::string problem_of(const Workload& w) {
   if (w.model.experts > 0 && w.muon)
     return "optimizer.name: muon: steps of models with experts can't be predicted; run trireme bench step instead";
   if (w.model.experts > 0 && w.zero > 2)
-    return "layers with experts can't be predicted with sharded weights (--as fsdp)";
+    return "steps of models with experts can't be predicted with sharded weights; omit --as fsdp";
   return "";
 }
 
