@@ -132,7 +132,7 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
       const bool both = s.documents && s.key_len > 0;
       return fmt::format(
           "attention with head size {} and {} runs on the scalar kernels, many times slower than on tensor cores, "
-          "since cuDNN does not support both; use a model.head_dim of 64, 96 or 128, or set {}",
+          "since cuDNN does not support this combination; use a model.head_dim of 64, 96 or 128, or set {}",
           s.head_size,
           both          ? "data.document_mask, parallel.cp"
           : s.documents ? "data.document_mask"
