@@ -7,6 +7,10 @@
 //   fc1, activation, fc2 of each expert -> back -> their weighted sum, in the order of a row's choices
 // A shared expert is a dense MLP over the rank's own rows, whose output joins that sum. Router and shared expert are
 // the same on all ranks of a stage.
+//
+// A forward pass with ep > 1 is collective over the ranks of ep: once per layer the host waits for the numbers of rows.
+// If one of these ranks would get more rows than it has memory for, all of them throw Fatal (kUsage).
+// Threads: call only from the rank's main thread; all other work is enqueued on the compute stream.
 #pragma once
 
 #include <cstdint>

@@ -65,13 +65,14 @@ struct ExecutorContext {
   Overlap overlap = Overlap::kOn;  // off: the compute stream waits while the stage sends
 };
 
+// Threads: call only from the rank's main thread.
 class Executor {
  public:
   explicit Executor(const ExecutorContext& context);
   ~Executor();
 
   // Enqueues the whole plan (with transfers). Returns before it has run. `rows`: transfers only the first rows of the
-  // boundary's tensors; 0: all.
+  // boundary's tensors; 0: all. Collective over the stages of a pipeline, each with its plan of the same schedule.
   void run(const Plan& plan, StageCompute& stage, int64_t rows = 0);
   // Returns the seconds of the last run's fastest send, from when its tensor is ready to its end; 0 without one. Waits
   // for all sends.

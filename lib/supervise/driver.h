@@ -26,7 +26,8 @@ struct DriverOptions {
 };
 
 // Supervises the run until it is over. Returns the exit status. Fails with kFile, without touching anything, if another
-// driver, or ranks that no driver has started, use the run folder.
+// driver, or ranks that no driver has started, use the run folder. Call only from the main thread of a process with one
+// driver: it handles stop signals.
 Result<int> run_driver(const DriverOptions& options);
 
 // The Supervisor's access to the run folder.

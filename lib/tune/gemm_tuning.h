@@ -13,7 +13,7 @@ namespace tri {
 // none), then the lowest world rank's. World rank 0 writes them there. Overwrites activations, weights and gradients,
 // so call it before they get their start values. `tp`, `splits`: the transfers alongside which GEMMs run, and how these
 // are split if rows are transferred in splits. Collective over the mesh of a training engine; does nothing if the
-// device has no autotuning.
+// device has no autotuning. Throws Fatal if tuning.json cannot be read or used.
 void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits, const std::string& dir);
 
 // Returns which rank times which GEMM, one line per shape: the shape and a rank that lacks it, round robin. `missing`:

@@ -13,6 +13,7 @@ namespace tri {
 // for this shape and kind of GPU, returns those: splits that differ between two starts would change bits. Returns
 // OverlapSplits{} if the device has no autotuning, the config disables it, or no rows are copied. Overwrites
 // activations, weights and gradients. Collective over the mesh of a training engine; all ranks get the same splits.
+// Throws Fatal if tuning.json cannot be read or used.
 OverlapSplits find_overlap_splits(Engine& engine, const std::string& dir);
 
 // Runs only the timing, with the GEMMs' current algorithms. Needs a job. Overwrites the same tensors. Collective; all
