@@ -27,7 +27,7 @@ class Xxh3 {
   std::unique_ptr<State> state_;
 };
 
-uint64_t xxh3_64(const void* data, size_t bytes);
+uint64_t xxh3_64(const void* data, size_t bytes);  // XXH3-64 with seed 0
 inline uint64_t xxh3_64(std::string_view text) { return xxh3_64(text.data(), text.size()); }
 
 // Format as 16 lower-case hexadecimal digits, and parse exactly that.

@@ -36,7 +36,7 @@ struct SweepResult {
   std::optional<int64_t> left_bytes;
 };
 
-void sort_best_first(std::vector<SweepRow>& rows);
+void sort_best_first(std::vector<SweepRow>& rows);  // as in SweepResult; failed rows keep their order
 
 // Uses random tokens. `config` need not be resolved except for run.device; each layout is planned separately
 // (job_plan.h). A layout that fails with an Error is listed with it; a Fatal ends the job and the sweep. Calls

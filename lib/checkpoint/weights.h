@@ -37,7 +37,7 @@ bool holds_average(const Manifest& manifest);
 // Marks a checkpoint of weights alone: a run that begins from it starts with zero moments. The value names the origin
 // of the weights.
 inline constexpr const char* kWeightsAlone = "weights_from";
-bool holds_weights_alone(const Manifest& manifest);
+bool holds_weights_alone(const Manifest& manifest);  // whether `manifest` has this mark
 
 // A checkpoint as world rank 0 has opened it for its job; the other ranks know its folder.
 struct OpenedCheckpoint {

@@ -19,7 +19,7 @@ struct OtherName {
   std::string_view remark = {};
 };
 
-std::span<const OtherName> other_names();
+std::span<const OtherName> other_names();  // static
 
 struct Counterpart {
   std::vector<std::string> fields;  // more than one: several sections have a key of that name

@@ -30,7 +30,7 @@ struct RankFacts {
 };
 using JobFacts = std::vector<RankFacts>;  // by world rank
 
-bool on_one_machine(const std::vector<int>& group, const JobFacts& facts);
+bool on_one_machine(const std::vector<int>& group, const JobFacts& facts);  // world ranks of a group
 
 // Returns facts for ranks that do not exist, as `config` describes them: machines of cluster.ranks_per_node ranks that
 // can open each other's memory. Each rank has its own GPU `gpu` if run.device is cuda, or auto and this machine has a

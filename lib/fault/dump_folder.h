@@ -39,6 +39,7 @@ int newest_dump(const std::string& run_dir, const std::string& attempt);
 // Folders of all dumps of the run, oldest first.
 std::vector<std::string> list_dumps(const std::string& run_dir);
 
+// Writes rank_00013.json into the folder, atomically. Fails with kFile if storage refuses.
 Result<void> write_record(const std::string& folder, const RankRecord& record);
 // World ranks whose records are in the folder, ascending.
 std::vector<int> recorded_ranks(const std::string& folder);

@@ -39,7 +39,7 @@ struct BlockStep {
   Step step{};
 };
 
-bool is_gemm(Step step);
+bool is_gemm(Step step);  // whether the step runs a GEMM
 
 struct TransferRegion {
   LinearPlace linear;  // its overlap split is the transfer's

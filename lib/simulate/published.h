@@ -43,7 +43,7 @@ Workload workload_of(const Row& row);
 std::string problem_of(const Row& row);
 
 enum class Quantity { kStep, kLayer, kMemory };
-Quantity quantity_of(const Row& row);
+Quantity quantity_of(const Row& row);  // what the row's metric compares
 
 // Seconds or bytes.
 struct Comparison {

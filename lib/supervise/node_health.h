@@ -34,7 +34,7 @@ class GpuWatch {
   int looks_ = 0;
 };
 
-void add_xid(GpuSight& gpu, int xid);
+void add_xid(GpuSight& gpu, int xid);  // keeps the newest kMostXids, and counts all
 
 // Parses "NVRM: Xid (PCI:0000:18:00): 79, ..." into {"0000:18:00.0", 79}; pci is empty for other lines.
 struct KernelXid {
