@@ -14,8 +14,9 @@ namespace tri {
 // Fails if `found` is above `known`, the newest version that the caller reads. `source`: the path, for the message.
 inline Result<void> check_schema(std::string_view source, int64_t found, int64_t known) {
   if (found <= known) return {};
-  return file_error("{}: a newer release of Trireme wrote it (schema {}); this one reads schemas up to {}", source,
-                    found, known);
+  return file_error(
+      "{}: a newer release of Trireme wrote it (schema {}); this one reads schemas up to {}: use that release", source,
+      found, known);
 }
 
 // Returns the version of an object on one line, where the field is the last one, or the last but the time.

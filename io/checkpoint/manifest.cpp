@@ -103,8 +103,9 @@ TensorRecord tensor_of(const Json& json) {
 
 void check_format(const Json& json) {
   if (const int64_t format = integer_of(json); format != kFormat)
-    refuse(fmt::format("the format is {}, but this program reads {}; the file was written by another version", format,
-                       kFormat));
+    refuse(fmt::format(
+        "the format is {}, but this program reads {}; the file was written by another version: use that one", format,
+        kFormat));
 }
 
 // Turns each tensor into a record as soon as it is parsed, and drops its JSON: the JSON of all tensors takes eight

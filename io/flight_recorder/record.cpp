@@ -217,7 +217,7 @@ Result<RankRecord> read_flight_record(const std::string& path, int max_events) {
   const auto& image = *reinterpret_cast<const flight::Image*>(aligned);
   if (image.magic != flight::kMagic) return no_record("the file is not a flight record");
   if (image.version != flight::kVersion && image.version != flight::kVersionWithoutAxes)
-    return no_record("the flight record was written by another version of trireme");
+    return no_record("the flight record was written by another version of trireme; use that of the run");
   const size_t actions =
       image.version == flight::kVersionWithoutAxes ? flight::kActionsOffset6 : flight::kActionsOffset;
   if (image.num_actions == 0 || actions + image.num_actions * sizeof(flight::Action) > static_cast<size_t>(size))

@@ -68,8 +68,9 @@ TEST_F(WithoutSlurm, a_state_file_of_a_newer_release_is_refused_and_kept) {
   value_or_throw(write_file(state, newer));
   const auto begun = BatchJob(options_of("7")).begin("2 ranks");
   ASSERT_FALSE(begun);
-  EXPECT_EQ(begun.error().message,
-            state + ": a newer release of Trireme wrote it (schema 2); this one reads schemas up to 1");
+  EXPECT_EQ(
+      begun.error().message,
+      state + ": a newer release of Trireme wrote it (schema 2); this one reads schemas up to 1: use that release");
   EXPECT_EQ(value_or_throw(read_text(state)), newer);
 }
 

@@ -189,7 +189,8 @@ Result<TimelineSegment> read_segment(const std::string& path) {
   const std::string_view text = file.value().text();
   const bool is_old = text.starts_with(kOldMagic);
   if (!(is_old || text.starts_with(kMagic)) || text.size() < kMagic.size() + kChecksum)
-    return file_error("{}: not a segment of a timeline, or one of another version of trireme", path);
+    return file_error(
+        "{}: not a segment of a timeline, or one that another version of trireme wrote; record the steps again", path);
   const std::string_view bytes = text.substr(kMagic.size() + kChecksum);
   if (parse_hex64(text.substr(kMagic.size(), kChecksum)) != xxh3_64(bytes))
     return file_error("{}: damaged, since its checksum differs", path);
