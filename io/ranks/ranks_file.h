@@ -2,8 +2,8 @@
 //
 //   /                      attribute schema: kRanksSchema; absent in files of earlier versions
 //   /attempt_0001          a group per attempt of the run, in order. Attributes: attempt, schedule, quantities
-//                          ("step,forward,..."), axes (their names, slowest first: "pp,dp,tp"; absent in files of
-//                          earlier versions, which have these), mesh (their sizes), num_microbatches, chunks
+//                          ("step,forward,..."), axes (slowest first: "pp,dp,tp", or "pp,dp,cp,tp" if cp exceeds 1;
+//                          absent in files of earlier versions), mesh (their sizes), num_microbatches, chunks
 //     first_step, last_step  (N) i64     of a window; last_step 0: this window and later ones are not written
 //     time                   (N) f64     end of the window, seconds since 1970
 //     times                  (N, pp, dp, tp, quantities) f32, seconds per step: rank_times.h
