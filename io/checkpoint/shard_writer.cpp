@@ -13,7 +13,7 @@ namespace {
 
 // A block is hashed and then written while it is still in the cache.
 constexpr int64_t kWrittenBlock = 1 << 20;
-// The kernel starts writing after so many bytes, so that little remains for the fsync.
+// The kernel starts writing after this many bytes, so that little remains for the fsync.
 constexpr int64_t kFlushBytes = 16 << 20;
 
 std::string dataset_name(const TensorShard& shard) {

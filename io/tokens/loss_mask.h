@@ -23,8 +23,8 @@ class TokenFile;
 // Safe for concurrent use.
 class LossMask {
  public:
-  // Opens the mask of `tokens`; none if it has none. Fails if the mask is damaged or was written for other tokens, or
-  // if PREFIX.json says something else than the files.
+  // Opens the mask of `tokens`; none if there is no mask. Fails if the mask is damaged or was written for other tokens,
+  // or if PREFIX.json contradicts the files.
   static Result<std::optional<LossMask>> open(const TokenFile& tokens);
 
   int64_t num_trained() const { return num_trained_; }

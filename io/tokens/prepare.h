@@ -28,7 +28,7 @@ size_t split_of(std::string_view document, const std::vector<DocumentSplit>& spl
 
 // How many bad documents (lines, or files of TextFormat::kText, that violate their format) may be skipped.
 struct SkipBad {
-  int64_t most = 0;  // so many,
+  int64_t most = 0;  // this number,
   double share = 0;  // or this share of all documents; at most one of the two is above 0
 
   bool any() const { return most > 0 || share > 0; }

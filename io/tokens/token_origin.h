@@ -16,7 +16,7 @@ struct TokenOrigin {
   std::string fingerprint;
   std::string tokenizer;  // as given to prepare: "bytes", or a path from the folder where prepare ran
   int vocab = 0;
-  std::optional<int64_t> trained_tokens = std::nullopt;  // there is a PREFIX.mask, which trains so many
+  std::optional<int64_t> trained_tokens = std::nullopt;  // of PREFIX.mask; none if there is no mask
 };
 // Returns the contents of PREFIX.json; empty and 0 if there is no such file (data prepared by another program). Fails
 // with kFile if storage fails, the file is damaged, or a newer release wrote it.

@@ -63,7 +63,7 @@ class BatchSizes {
 BatchSizes batch_sizes(const Config& config);
 
 // Returns the step, counted from 1, after which a run ends that has completed `steps` steps and consumed `samples`
-// samples: run.steps, or with run.tokens the first one after which so many tokens were trained. `config` is resolved.
+// samples: run.steps, or with run.tokens the first one after which that many tokens were trained. `config` is resolved.
 int64_t last_step(const Config& config, int64_t steps, int64_t samples);
 
 // Return the samples and the tokens of a whole run of a resolved config; at most about the largest int64_t.

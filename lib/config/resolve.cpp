@@ -206,7 +206,7 @@ class Resolver {
       add("precision.gemm: fp8 is not supported with model.experts {}; set precision.gemm to compute", m.experts);
   }
 
-  // An expert group is a run of the stage's ranks, which are numbered along tp first.
+  // An expert group is parallel.ep neighbours among the stage's ranks, which are numbered along tp first.
   void check_ep() {
     const int ep = c_.parallel.ep;
     const int64_t ranks = ranks_along(AxisSet::outside({"pp"}), c_.parallel);

@@ -47,8 +47,8 @@ class Dataset {
   int64_t num_samples(Split split) const { return order_.num_samples(split); }
   int seq_len() const { return order_.seq_len(); }
 
-  // Reads the tokens of sample `index` of the endless stream, (T + 1); those that the loss mask, or eod_loss, excludes
-  // as targets are masked (target_mask.h), except the first, which is none. Returns the bytes read for it. Throws Fatal
+  // Reads the tokens of sample `index` of the endless stream, (T + 1). Those that the loss mask, or eod_loss, excludes
+  // as targets are masked (target_mask.h); the first is never a target. Returns the bytes read for it. Throws Fatal
   // (kFile) if storage fails or a token is not below `vocab`. `starts`, (T), requires DatasetOptions::documents: the
   // position in the sample at which the document of each token starts; the first one may have begun before the sample.
   // Empty: not wanted.

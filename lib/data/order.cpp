@@ -26,7 +26,7 @@ std::vector<OrderedStage> stages_of(const OrderFields& fields) {
   return {all};
 }
 
-// Returns whether the stages can be those of an order with so many sources.
+// Returns whether the stages can be those of an order with `num_sources` sources.
 bool are_valid(const std::vector<OrderedStage>& stages, size_t num_sources) {
   int64_t before = 0;
   for (const OrderedStage& stage : stages) {

@@ -12,7 +12,7 @@
 //   mixtral  MixtralForCausalLM  mistral with experts in all layers, whose weights are renormalized
 //   qwen3_moe    Qwen3MoeForCausalLM  qwen3 with experts in all layers
 //   gemma3_text  Gemma3ForCausalLM  gemma2 with QK-norm and rope_theta_local, without a softcap of scores
-// Of those with rope, each kind of model.rope_scaling.
+// Formats with rope support each kind of model.rope_scaling.
 //
 // "Native" are the names and tensors of this program's checkpoints, "hf" those of transformers (Hugging Face).
 #pragma once

@@ -2,7 +2,7 @@
 // The steps that run it are a BranchLayer (branch.h), made in moe.cpp.
 //
 // Between branches a tp rank holds its own rows (Rl, C), so every rank of a stage is a source of distinct rows, and no
-// rows are gathered over tp. An expert's weights are whole matrices on one rank of each run of parallel.ep ranks:
+// rows are gathered over tp. An expert's weights are whole matrices on one rank of each group of parallel.ep ranks:
 //   router (Rl, E) -> K experts and weights per row -> the Rl · K rows sorted by expert -> to the experts' ranks ->
 //   fc1, activation, fc2 of each expert -> back -> their weighted sum, in the order of a row's choices
 // A shared expert is a dense MLP over the rank's own rows, whose output joins that sum. Router and shared expert are
@@ -130,7 +130,7 @@ struct RouterNumbers {
 // Returns the rows P (MoeTensors) for `local_rows` rows of a rank.
 int64_t expert_rows(const MoeSpec& moe, int64_t local_rows, int ep, double capacity);
 
-// Copies saved biases to the device. Fails with kFile if their number is another one. Waits for the stream.
+// Copies saved biases to the device. Fails with kFile if their number is wrong. Waits for the stream.
 Result<void> load_router_bias(const std::vector<float>& saved, const Tensor& bias, Stream& stream);
 
 class BranchLayer;

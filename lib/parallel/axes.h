@@ -29,9 +29,9 @@ struct AxisRow {
 inline constexpr std::array kAxes = std::to_array<AxisRow>(
     {{"tp", true}, {"cp", false, AxisTokens::kPartsOfSamples}, {"dp", true, AxisTokens::kOwnSamples}, {"pp", true}});
 
-// Axes that are made of others. The ranks of a stage, numbered along kAxes without pp, are runs of neighbours of
-// parallel.ep ranks each, which divide the experts of a layer (ep); the ranks at the same place of these runs hold the
-// same experts (edp).
+// Axes that regroup the ranks of others. The ranks of a stage, numbered along kAxes without pp, are divided into groups
+// of parallel.ep neighbours, which divide the experts of a layer (ep). The ranks with the same place in their groups
+// hold the same experts (edp).
 inline constexpr std::array<std::string_view, 2> kExpertAxes{"ep", "edp"};
 inline constexpr size_t kNumAxisNames = kAxes.size() + kExpertAxes.size();
 

@@ -21,7 +21,7 @@ struct Axis {
 struct Mesh {
   RankGrid grid;  // without axes of one rank, except those that are always named
   int world_rank = 0;
-  int ep = 1;  // ranks of a run along "ep" (kExpertAxes)
+  int ep = 1;  // ranks of a group along "ep" (kExpertAxes)
 
   int world_size() const { return grid.world_size(); }
   Axis axis(AxisName name) const;
@@ -29,8 +29,8 @@ struct Mesh {
   Axis joint_axis(AxisSet axes) const;
   // Returns the world ranks, ascending, that differ from this one only along `axes`.
   std::vector<int> group(AxisSet axes) const;
-  // Returns this rank's place among those that may differ from it along any axis but `axes`, which name pp: the holders
-  // of what is divided over `axes`.
+  // Returns this rank's place among the ranks that hold the same part of what is divided over `axes`: those with its
+  // coordinates on `axes`, which must contain pp.
   Axis holders(AxisSet axes) const;
   // Returns the mesh seen from the rank that differs from this one only on `axis`, where it has coordinate `rank`.
   Mesh moved(AxisName axis, int rank) const;

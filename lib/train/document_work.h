@@ -16,7 +16,7 @@ class DocumentWork {
   struct OfStep {
     double band_flops = 0, causal_flops = 0;  // of all ranks, by AttentionWork
     std::vector<double> band_pairs;           // of all ranks, for each of attention_windows()
-    // How much more FLOPs (causal) the samples of the busiest dp rank need than those of the mean one: 0.1 is 10 %.
+    // How many more FLOPs (causal) the samples of the busiest dp rank need than those of the mean one: 0.1 is 10 %.
     double imbalance = 0;
   };
 

@@ -345,7 +345,7 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
 }
 
 // World rank 0: writes a line of metrics.jsonl and updates the console line, which stays every metrics.log_every steps
-// and on FP8 warnings. Warnings of experts last for many steps: they do not make it stay.
+// and on FP8 warnings. Warnings of experts, which last for many steps, do not make it stay.
 void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   if (!metrics_) return;
   const Config& config = rank_.config;

@@ -17,8 +17,8 @@ struct StepStatistics {
   float stop = 0;    // this rank has received a stop signal
   float saved = 0;   // this rank's part of the checkpoint in progress is saved
   float failed = 0;  // ... or has failed
-  // With loss masks: the targets of the next step that this rank counts. Zero without: the bits of NCCL's sums may
-  // depend on the number and order of the elements, so that there are always as many.
+  // With loss masks: the targets of the next step that this rank counts; without: zero. The number of elements never
+  // changes, since the bits of NCCL's sums may depend on it.
   float next_targets = 0;
   float time_needed = 0;  // measured seconds until the state after this step would be saved; only rank 0's
   float requests = 0;     // flags and counts that rank 0 sends to all ranks: pack_requests()

@@ -30,7 +30,7 @@ struct StepMetrics {
   std::optional<double> mfu;         // share of the device's peak; none on the CPU
   std::optional<double> mfu_causal;  // counting only unmasked attention (AttentionWork::kCausal)
   std::optional<double> mfu_fp8;     // with FP8 GEMMs: share of the device's FP8 peak
-  // With data.document_mask: how much more FLOPs the busiest dp rank's documents need than the mean rank's; 0.1: 10 %.
+  // With data.document_mask: how many more FLOPs the busiest dp rank's documents need than the mean rank's; 0.1: 10 %.
   std::optional<double> imbalance;
   StepTimes times;                // this rank's
   int64_t data_bytes = 0;         // read from token files by this rank, either for its node or for itself
