@@ -13,6 +13,8 @@
 //
 // The residual addition of a branch is fused into the norm of the next branch's rows, if necessary in the next block: a
 // forward pass returns the stream together with the branch that is still to be added.
+//
+// Threads: as in branch.h.
 #pragma once
 
 #include <array>

@@ -38,7 +38,7 @@ struct StepMetrics {
 };
 
 // Appends one JSON object per line, with 9 significant digits so that equal floats print equally. Every line ends with
-// "time", when it was written, in seconds since 1970.
+// "time", when it was written, in seconds since 1970. Used only by world rank 0.
 class MetricsFile {
  public:
   explicit MetricsFile(const std::string& path);  // Fatal(kFile) when it can't be opened

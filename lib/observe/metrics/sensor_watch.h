@@ -20,7 +20,7 @@ class SensorWatch {
   SensorWatch(const SensorWatch&) = delete;
   SensorWatch& operator=(const SensorWatch&) = delete;
 
-  // Returns the newest values; none if there are none of the last ten periods.
+  // Returns the newest values; none if there are none of the last ten periods. Safe for concurrent use.
   std::optional<GpuSensors> newest() const;
 
  private:
