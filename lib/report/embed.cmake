@@ -4,7 +4,7 @@ set(end TRIREME_PAGE)  # of the literals; no file may have )TRIREME_PAGE" in it
 set(text "// Made by lib/report/embed.cmake.\n#include \"lib/report/page_files.h\"\n\nnamespace tri::page_files {\n")
 set(charts dom.js+chart.js+stack.js)
 foreach(pair kFrame:page.html kStyle:page.css
-        kScript:${charts}+grid.js+heat.js+mesh.js+matrix.js+experts.js+runs.js+first.js+curves.js+page.js
+        kScript:${charts}+grid.js+cells.js+heat.js+mesh.js+matrix.js+experts.js+runs.js+first.js+curves.js+page.js
         kSimulationScript:${charts}+bars.js+simulation.js)
   string(REPLACE ":" ";" pair ${pair})
   list(GET pair 0 name)

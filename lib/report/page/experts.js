@@ -12,87 +12,49 @@ function loadColour(load, pale) {
   return ratioColour(128 + 127 * Math.log2(1 + kFullRatio) * power, pale);
 }
 
-class ExpertMap {
+class ExpertMap extends CellMap {
   constructor(experts, name) {
+    const csv = csvButton('Loads of experts', () => {
+      const rows = [['step', 'layer', 'expert', 'load']];
+      this.bytes().forEach(
+          (byte, i) => rows.push([this.step(), this.layerOf(i), this.expertOf(i), loadOf(byte).toFixed(3)]));
+      return rows;
+    });
+    super({
+      label: `Heat map of the experts of ${name}: arrow keys move from expert to expert`,
+      count: experts.layers.length * experts.experts,
+      slices: experts.slices.length,
+      after: csv,
+      leastNumber: 34
+    });
     this.experts = experts;
-    this.count = experts.experts;  // of a layer
-    this.slice = experts.slices.length - 1;
-    this.chosen = null;  // [row, expert]
-    this.canvas = element('canvas', {
-      tabindex: 0,
-      role: 'img',
-      'aria-label': `Heat map of the experts of ${name}: arrow keys move from expert to expert`
-    });
-    this.readout = element('div', {class: 'readout', 'aria-live': 'polite'});
-    this.slider = element('input', {
-      type: 'range',
-      class: 'screen-only',
-      min: 0,
-      max: experts.slices.length - 1,
-      value: this.slice,
-      'aria-label': 'Time',
-      oninput: () => {
-        this.slice = Number(this.slider.value);
-        this.render();
-      }
-    });
-    this.when = element('span', {});
-    const csv = csvButton(
-        'Loads of experts',
-        () => [['step', 'layer', 'expert', 'load'], ...this.bytes().reduce((rows, byte, i) => {
-          rows.push([this.step(), experts.layers[Math.floor(i / this.count)], i % this.count, loadOf(byte).toFixed(3)]);
-          return rows;
-        }, [])]);
+    this.ofLayer = experts.experts;
     this.table = element('div', {});
-    this.figure = element(
-        'figure', {}, element('div', {class: 'bar'}, this.slider, this.when, csv), this.canvas, this.readout,
-        element('div', {class: 'legend'}));
-    this.canvas.addEventListener('pointermove', (event) => {
-      const box = this.canvas.getBoundingClientRect();
-      this.choose(this.cellAt(
-          (event.clientX - box.left) * this.width / box.width,
-          (event.clientY - box.top) * this.grid.height / box.height));
-    });
-    this.canvas.addEventListener('pointerleave', () => this.choose(null));
-    this.canvas.addEventListener('keydown', (event) => {
-      const move = {ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0]}[event.key];
-      if (event.key !== 'Escape' && !move) return;
-      event.preventDefault();
-      const within = (v, count) => Math.max(0, Math.min(count - 1, v)), [row, expert] = this.chosen || [0, -1];
-      this.choose(move ? [within(row + move[0], experts.layers.length), within(expert + move[1], this.count)] : null);
-    });
-    draws(this);
-    new ResizeObserver(() => {
-      if (this.canvas.clientWidth !== this.width) requestAnimationFrame(() => this.render());
-    }).observe(this.figure);
   }
 
   step() { return this.experts.slices[this.slice][0]; }
-  bytes() { return [...decode(this.experts.bytes[this.slice])]; }
-  load(row, expert) { return loadOf(this.now[row * this.count + expert]); }
-  choose(cell) {
-    this.chosen = cell;
-    this.say();
-    this.paint();
-  }
-  say() {
-    if (this.chosen === null) return this.readout.replaceChildren();
-    const [row, expert] = this.chosen;
-    this.readout.textContent =
-        `layer ${this.experts.layers[row]}, expert ${expert}: ${loadText(this.load(row, expert))}`;
-  }
+  bytes() { return decode(this.experts.bytes[this.slice]); }
+  layerOf(i) { return this.experts.layers[Math.floor(i / this.ofLayer)]; }
+  expertOf(i) { return i % this.ofLayer; }
+  words(i) { return `layer ${this.layerOf(i)}, expert ${this.expertOf(i)}: ${loadText(this.now[i])}`; }
+  colour(i, pale) { return loadColour(this.now[i], pale); }
+  figureOf(i) { return this.now[i].toFixed(2); }
+  marked(i) { return this.now[i] > kHighLoad; }
+  crossed(i) { return this.now[i] === 0; }
+  neighbour(i, right, down) { return (i + right + down * this.ofLayer + this.count) % this.count; }
 
   // Computes the positions of cells. A layer's experts are wrapped if they do not fit.
-  layout(width) {
+  place(width) {
     const layers = this.experts.layers.length, labels = 62, inner = width - labels;
-    const lines = Math.ceil(this.count / Math.min(this.count, Math.max(1, Math.floor(inner / kLeastCell))));
-    const perLine = Math.ceil(this.count / lines), side = inner / perLine;
+    const lines = Math.ceil(this.ofLayer / Math.min(this.ofLayer, Math.max(1, Math.floor(inner / kLeastCell))));
+    const perLine = Math.ceil(this.ofLayer / lines), side = inner / perLine;
     const rowHeight = Math.max(kLeastCell, Math.min(26, Math.floor(620 / (layers * lines))));
     const block = lines * rowHeight + (lines > 1 ? 3 : 0);
     return {labels, top: 16, lines, perLine, side, rowHeight, block, height: 18 + layers * block};
   }
-  cell(row, expert) {
-    const {labels, top, perLine, side, rowHeight, block} = this.grid;
+  cell(i) {
+    const {labels, top, perLine, side, rowHeight, block} = this.grid, expert = this.expertOf(i);
+    const row = Math.floor(i / this.ofLayer);
     return [labels + (expert % perLine) * side, top + row * block + Math.floor(expert / perLine) * rowHeight];
   }
   cellAt(x, y) {
@@ -100,64 +62,17 @@ class ExpertMap {
     const row = Math.floor((y - top) / block), line = Math.floor((y - top - row * block) / rowHeight);
     const column = Math.floor((x - labels) / side), expert = line * perLine + column;
     const inside = row >= 0 && row < this.experts.layers.length && line < lines && column >= 0 && column < perLine;
-    return inside && expert < this.count ? [row, expert] : null;
+    return inside && expert < this.ofLayer ? row * this.ofLayer + expert : null;
   }
 
-  render() {
-    this.width = this.canvas.clientWidth || this.width || 640;
-    this.grid = this.layout(this.width);
-    this.now = this.bytes();
+  timeText() {
     const [step, time] = this.experts.slices[this.slice];
-    this.when.textContent = `step ${whole(step)}, ${moment(time)}`;
-    this.slider.setAttribute('aria-valuetext', this.when.textContent);
-    this.paint();
-    this.explain();
-    this.list();
-    this.say();
+    return `step ${whole(step)}, ${moment(time)}`;
   }
-
-  paint() {
-    if (!this.grid) return;
-    const dense = window.devicePixelRatio || 1, {canvas, grid, experts} = this, pale = paleColour();
-    canvas.width = Math.round(this.width * dense);
-    canvas.height = Math.round(grid.height * dense);
-    canvas.style.height = grid.height + 'px';
-    const pen = canvas.getContext('2d'), style = getComputedStyle(document.documentElement);
-    pen.scale(dense, dense);
-    pen.font = '11px system-ui, sans-serif';
-    pen.fillStyle = style.getPropertyValue('--faint');
-    this.paintNames(pen);
-    const gap = grid.side >= 9 && grid.rowHeight >= 9 ? 1 : 0, numbers = grid.side >= 34 && grid.rowHeight >= 15;
-    const high = [];
-    pen.textAlign = 'center';
-    for (let row = 0; row < experts.layers.length; ++row)
-      for (let expert = 0; expert < this.count; ++expert) {
-        const [x, y] = this.cell(row, expert), load = this.load(row, expert), colour = loadColour(load, pale);
-        pen.fillStyle = `rgb(${colour.join()})`;
-        pen.fillRect(x, y, grid.side - gap, grid.rowHeight - gap);
-        if (load > kHighLoad) high.push([x, y]);
-        if (load === 0) {
-          pen.strokeStyle = inkOn(colour);
-          pen.lineWidth = 1;
-          pen.beginPath();
-          pen.moveTo(x + 1, y + 1);
-          pen.lineTo(x + grid.side - gap - 1, y + grid.rowHeight - gap - 1);
-          pen.moveTo(x + grid.side - gap - 1, y + 1);
-          pen.lineTo(x + 1, y + grid.rowHeight - gap - 1);
-          pen.stroke();
-        } else if (numbers) {
-          pen.fillStyle = inkOn(colour);
-          pen.fillText(load.toFixed(2), x + grid.side / 2, y + grid.rowHeight / 2 + 4);
-        }
-      }
-    pen.textAlign = 'start';
-    pen.strokeStyle = style.getPropertyValue('--ink');
-    pen.lineWidth = 1.5;
-    for (const [x, y] of high) pen.strokeRect(x, y, grid.side - gap, grid.rowHeight - gap);
-    if (this.chosen === null) return;
-    const [x, y] = this.cell(...this.chosen);
-    pen.lineWidth = 2;
-    pen.strokeRect(x - 1, y - 1, grid.side + 1, grid.rowHeight + 1);
+  render() {
+    this.now = Array.from(this.bytes(), loadOf);
+    super.render();
+    this.list();
   }
   // Draws the numbers of as many layers and experts as fit.
   paintNames(pen) {
@@ -166,21 +81,14 @@ class ExpertMap {
       pen.fillText('layer ' + experts.layers[row], 0, grid.top + row * grid.block + grid.block / 2 + 4);
     if (grid.lines > 1) return;
     const apart = 2 ** Math.max(0, Math.ceil(Math.log2(26 / grid.side)));
-    for (let expert = 0; expert < this.count; expert += apart)
+    for (let expert = 0; expert < this.ofLayer; expert += apart)
       pen.fillText(String(expert), grid.labels + expert * grid.side, 11);
   }
 
   explain() {
-    const pale = paleColour(), cells = [];
-    for (let i = 0; i <= 20; ++i)
-      cells.push(drawing(
-          'rect',
-          {x: 10 * i, width: 10.5, height: 12, fill: `rgb(${loadColour(kFullLoad ** (i / 10 - 1), pale).join()})`}));
-    [`1/${kFullLoad}`, '1', String(kFullLoad)].forEach(
-        (text, i) =>
-            cells.push(drawing('text', {x: 105 * i, y: 26, 'text-anchor': ['start', 'middle', 'end'][i]}, text)));
-    this.figure.lastChild.replaceChildren(
-        drawing('svg', {viewBox: '0 0 210 30', class: 'scale', 'aria-hidden': 'true'}, cells),
+    const pale = paleColour();
+    this.legend.replaceChildren(
+        scaleBar((at) => loadColour(kFullLoad ** at, pale), [`1/${kFullLoad}`, '1', String(kFullLoad)]),
         element(
             'span', {},
             `rows of an expert over the mean of its layer; a cross marks experts without rows, a frame those above ` +
@@ -193,7 +101,7 @@ class ExpertMap {
       return dead.slice(0, shown).join(', ') + (dead.length > shown ? ', …' : '');
     };
     const rows = this.experts.balances[this.slice].map(([max, dead, entropy], row) => {
-      const loads = this.now.slice(row * this.count, (row + 1) * this.count);
+      const loads = this.now.slice(row * this.ofLayer, (row + 1) * this.ofLayer);
       const bad = (text, is) => element('span', {class: is ? 'alarm' : ''}, text);
       return [
         this.experts.layers[row], bad(max.toFixed(2) + ' x', max > kHighLoad), loads.indexOf(Math.max(...loads)),
@@ -241,7 +149,8 @@ function experts() {
     if (!run.experts)
       return absent('metrics.jsonl has no loads of experts: the model is dense, or metrics.experts_every is 0.');
     const map = new ExpertMap(run.experts, names[i]), {layers, slices} = run.experts;
-    const legend = `${whole(layers.length)} layers of ${whole(map.count)} experts: rows are layers, columns experts. ` +
+    const legend =
+        `${whole(layers.length)} layers of ${whole(map.ofLayer)} experts: rows are layers, columns experts. ` +
         `Loads are those of single steps, ${whole(slices.length)} of which are shown.`;
     return element('div', {}, absent(legend), map.figure, map.table, expertCurves(run.experts));
   });

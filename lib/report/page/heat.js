@@ -1,21 +1,5 @@
 // The mesh as a heat map: one cell per rank, the rows of a stage next to each other, and a slider for time.
 
-// Ranks slower than the median of their role are orange to brown, faster ones blue, which needs no distinction of red
-// and green. `pale` is the colour of the median.
-const kFullRatio = 0.2;  // the difference from the median at which the colour is strongest
-function ratioColour(byte, pale) {
-  const power = (byte - 128) / 127, full = Math.log2(1 + kFullRatio);  // bytes encode powers of two
-  const t = Math.max(-1, Math.min(1, power / full));
-  const mix = (a, b, s) => a.map((v, i) => Math.round(v + (b[i] - v) * s));
-  return t > 0 ? (t < 0.5 ? mix(pale, [240, 160, 70], 2 * t) : mix([240, 160, 70], [150, 50, 4], 2 * t - 1)) :
-                 mix(pale, [20, 100, 180], -t);
-}
-// Returns the colour of the median's cells, which is close to the page's background in light and dark mode.
-function paleColour() {
-  const hex = getComputedStyle(document.documentElement).getPropertyValue('--cell').trim();
-  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-}
-const inkOn = ([r, g, b]) => (0.3 * r + 0.59 * g + 0.11 * b > 140 ? '#111111' : '#ffffff');
 const kCividis =
     [[0, 32, 77], [46, 67, 110], [87, 93, 109], [125, 124, 120], [166, 157, 117], [209, 194, 94], [253, 231, 55]];
 function amountColour(byte) {
@@ -37,39 +21,8 @@ const kQuantityWords = {
   data: 'waits for data',
 };
 
-function decode(text) {
-  const raw = atob(text), bytes = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; ++i) bytes[i] = raw.charCodeAt(i);
-  return bytes;
-}
-
-class HeatMap {
+class HeatMap extends CellMap {
   constructor(heat, name) {
-    this.heat = heat;
-    this.mesh = new RankGrid(heat.axes);
-    this.quantity = heat.quantities[0];
-    this.slice = heat.slices.length - 1;
-    this.rank = null;
-    this.decoded = new Map();
-    this.canvas = element('canvas', {
-      tabindex: 0,
-      role: 'img',
-      'aria-label': `Heat map of the ranks of ${name}: arrow keys move from rank to rank`
-    });
-    this.readout = element('div', {class: 'readout', 'aria-live': 'polite'});
-    this.slider = element('input', {
-      type: 'range',
-      class: 'screen-only',
-      min: 0,
-      max: heat.slices.length - 1,
-      value: this.slice,
-      'aria-label': 'Time',
-      oninput: () => {
-        this.slice = Number(this.slider.value);
-        this.render();
-      }
-    });
-    this.when = element('span', {});
     const choice = element(
         'select', {
           'aria-label': 'Quantity',
@@ -79,22 +32,20 @@ class HeatMap {
           }
         },
         heat.quantities.map((q) => element('option', {}, kQuantityWords[q.name] || q.name)));
-    this.scale = element('div', {class: 'legend'});
-    this.slowest = element('div', {});
-    this.figure = element(
-        'figure', {}, element('div', {class: 'bar'}, element('label', {}, 'Quantity ', choice), this.slider, this.when),
-        this.canvas, this.readout, this.scale, this.slowest);
-    this.canvas.addEventListener('pointermove', (event) => this.point(event));
-    this.canvas.addEventListener('pointerleave', () => {
-      this.rank = null;
-      this.say();
-      this.paint();
+    const mesh = new RankGrid(heat.axes);
+    super({
+      label: `Heat map of the ranks of ${name}: arrow keys move from rank to rank`,
+      count: mesh.ranks,
+      slices: heat.slices.length,
+      before: element('label', {}, 'Quantity ', choice),
+      leastNumber: 40
     });
-    this.canvas.addEventListener('keydown', (event) => this.key(event));
-    draws(this);
-    new ResizeObserver(() => {
-      if (this.canvas.clientWidth !== this.width) requestAnimationFrame(() => this.render());
-    }).observe(this.figure);
+    this.heat = heat;
+    this.mesh = mesh;
+    this.quantity = heat.quantities[0];
+    this.decoded = new Map();
+    this.slowest = element('div', {});
+    this.figure.append(this.slowest);
   }
 
   bytes() {
@@ -130,7 +81,7 @@ class HeatMap {
 
   // Computes the positions of cells. Columns are groups, wrapped if they do not fit; rows are tp ranks; blocks of rows
   // are stages.
-  layout(width) {
+  place(width) {
     const {pp, groups, tp} = this.mesh, labels = tp > 1 ? 62 : 34, inner = width - labels;
     const columns = Math.min(groups, Math.max(1, Math.floor(inner / 4)));
     const lines = Math.ceil(groups / columns);
@@ -158,7 +109,7 @@ class HeatMap {
       grid.top + pp * grid.block + (line * this.mesh.tp + tp) * grid.rowHeight
     ];
   }
-  rankAt(x, y) {
+  cellAt(x, y) {
     const {pp, groups, tp} = this.mesh, grid = this.grid;
     const stage = Math.floor((y - grid.top) / grid.block);
     const row = Math.floor((y - grid.top - stage * grid.block) / grid.rowHeight);
@@ -169,25 +120,6 @@ class HeatMap {
     return this.mesh.rankAt({pp: stage, group, tp: row % tp});
   }
 
-  point(event) {
-    const box = this.canvas.getBoundingClientRect();
-    this.rank = this.rankAt(
-        (event.clientX - box.left) * this.width / box.width, (event.clientY - box.top) * this.grid.height / box.height);
-    this.say();
-    this.paint();
-  }
-  key(event) {
-    const move = {ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1]}[event.key];
-    if (event.key === 'Escape')
-      this.rank = null;
-    else if (move === undefined)
-      return;
-    else
-      this.rank = this.rank === null ? 0 : this.neighbour(this.rank, ...move);
-    event.preventDefault();
-    this.say();
-    this.paint();
-  }
   // Counts through all cells, so that the neighbour beyond a border is in the next row or block.
   neighbour(rank, right, down) {
     const {groups, tp, ranks} = this.mesh, at = this.mesh.spotOf(rank);
@@ -195,58 +127,15 @@ class HeatMap {
     return this.mesh.rankAt(
         {pp: Math.floor(next / (groups * tp)), group: Math.floor(next / tp) % groups, tp: next % tp});
   }
-  say() { this.readout.textContent = this.rank === null ? '' : this.words(this.rank); }
-
-  render() {
-    this.width = this.canvas.clientWidth || this.width || 640;
-    this.grid = this.layout(this.width);
+  timeText() {
     const [first, last, time] = this.heat.slices[this.slice];
-    this.when.textContent = `steps ${whole(first)} to ${whole(last)}, ${moment(time)}`;
-    this.slider.setAttribute('aria-valuetext', this.when.textContent);
-    this.paint();
-    this.explain();
-    this.say();
+    return `steps ${whole(first)} to ${whole(last)}, ${moment(time)}`;
   }
-
-  paint() {
-    if (!this.grid) return;
-    const dense = window.devicePixelRatio || 1, {canvas, grid} = this, bytes = this.bytes();
-    canvas.width = Math.round(this.width * dense);
-    canvas.height = Math.round(grid.height * dense);
-    canvas.style.height = grid.height + 'px';
-    const pen = canvas.getContext('2d'), style = getComputedStyle(document.documentElement);
-    pen.scale(dense, dense);
-    pen.font = '11px system-ui, sans-serif';
-    pen.fillStyle = style.getPropertyValue('--faint');
-    this.paintNames(pen);
-    const gap = grid.side >= 9 && grid.rowHeight >= 9 ? 1 : 0, pale = paleColour(), slow = [];
-    const numbers = grid.side >= 40 && grid.rowHeight >= 15;
-    pen.textAlign = 'center';
-    for (let rank = 0; rank < bytes.length; ++rank) {
-      const [x, y] = this.cell(rank),
-                colour = this.quantity.ratio ? ratioColour(bytes[rank], pale) : amountColour(bytes[rank]);
-      pen.fillStyle = `rgb(${colour.join()})`;
-      pen.fillRect(x, y, grid.side - gap, grid.rowHeight - gap);
-      if (numbers) {
-        pen.fillStyle = inkOn(colour);
-        pen.fillText(this.figureOf(rank), x + grid.side / 2, y + grid.rowHeight / 2 + 4);
-      }
-      if (this.quantity.ratio && this.slower(rank) >= kSlowRatio) slow.push([x, y]);
-    }
-    pen.textAlign = 'start';
-    pen.strokeStyle = style.getPropertyValue('--ink');
-    pen.lineWidth = 1.5;
-    const around = grid.side < 9 ? 3 : 0;  // small cells need a wider frame to be visible
-    if (slow.length <= 400)
-      for (const [x, y] of slow) {
-        pen.strokeRect(x - around, y - around, grid.side + 2 * around - gap, grid.rowHeight + 2 * around - gap);
-      }
-    if (this.rank !== null) {
-      const [x, y] = this.cell(this.rank);
-      pen.lineWidth = 2;
-      pen.strokeRect(x - 2, y - 2, grid.side + 3, grid.rowHeight + 3);
-    }
+  colour(rank, pale) {
+    const byte = this.bytes()[rank];
+    return this.quantity.ratio ? ratioColour(byte, pale) : amountColour(byte);
   }
+  marked(rank) { return this.quantity.ratio && this.slower(rank) >= kSlowRatio; }
 
   // Draws the names of stages and of as many tp ranks and groups as fit.
   paintNames(pen) {
@@ -266,18 +155,12 @@ class HeatMap {
 
   explain() {
     const {ratio, rate, most} = this.quantity, bytes = this.bytes();
-    const pale = paleColour(), cells = [];
-    for (let i = 0; i <= 20; ++i) {
-      const byte = ratio ? 128 + 127 * Math.log2(1 + kFullRatio) * (i / 10 - 1) : 12.75 * i;
-      const colour = ratio ? ratioColour(byte, pale) : amountColour(byte);
-      cells.push(drawing('rect', {x: 10 * i, width: 10.5, height: 12, fill: `rgb(${colour.join()})`}));
-    }
+    const pale = paleColour();
     const ticks = ratio ? (rate ? ['+20 %', '0', '−20 %'] : ['−20 %', '0', '+20 %']) : ['0', '', duration(most)];
-    ticks.forEach(
-        (text, i) =>
-            cells.push(drawing('text', {x: 105 * i, y: 26, 'text-anchor': ['start', 'middle', 'end'][i]}, text)));
-    const bar = drawing('svg', {viewBox: '0 0 210 30', class: 'scale', 'aria-hidden': 'true'}, cells);
-    this.scale.replaceChildren(
+    const bar = scaleBar(
+        (at) => ratio ? ratioColour(128 + 127 * Math.log2(1 + kFullRatio) * at, pale) : amountColour(127.5 * (at + 1)),
+        ticks);
+    this.legend.replaceChildren(
         bar,
         ratio ?
             element(

@@ -35,9 +35,7 @@ class WaitMatrix {
       this.choose(within(x + move[0]), within(y + move[1]));
     });
     draws(this);
-    new ResizeObserver(() => {
-      if (this.canvas.clientWidth !== this.width) requestAnimationFrame(() => this.render());
-    }).observe(this.figure);
+    followWidth(this);
   }
 
   cellOf(waiter, awaited) { return Math.floor(waiter / this.share) * this.side + Math.floor(awaited / this.share); }
@@ -67,7 +65,7 @@ class WaitMatrix {
   colour(share) {
     if (!(share > 0)) return 'var(--cell)';
     const power = Math.log2(1 + kFullRatio) * (0.25 + 0.75 * Math.sqrt(share));
-    return `rgb(${ratioColour(128 + 127 * power, paleColour()).join()})`;
+    return rgb(ratioColour(128 + 127 * power, paleColour()));
   }
 
   render() {
@@ -79,12 +77,7 @@ class WaitMatrix {
   paint() {
     if (!this.unit) return;
     const {canvas, unit, left, side} = this, length = unit * side, height = left + length + 4;
-    const dense = window.devicePixelRatio || 1, style = getComputedStyle(document.documentElement);
-    canvas.width = Math.round(this.width * dense);
-    canvas.height = Math.round(height * dense);
-    canvas.style.height = height + 'px';
-    const pen = canvas.getContext('2d');
-    pen.scale(dense, dense);
+    const pen = penOf(canvas, this.width, height), style = getComputedStyle(document.documentElement);
     pen.fillStyle = style.getPropertyValue('--cell');
     pen.fillRect(left, left, length, length);
     this.cells.forEach((value, i) => {
@@ -103,7 +96,6 @@ class WaitMatrix {
     const runs = this.size / pp.stride;  // of ranks of the same stage
     pen.strokeStyle = style.getPropertyValue('--faint');
     pen.fillStyle = style.getPropertyValue('--faint');
-    pen.font = '11px system-ui, sans-serif';
     pen.lineWidth = 0.5;
     const every = Math.max(1, Math.ceil(30 / apart));
     for (let run = 0; run <= runs; ++run) {
