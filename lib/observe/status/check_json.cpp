@@ -62,7 +62,10 @@ double bubble(const Config& config, const Mesh& mesh) {
 std::vector<std::string> warnings(const Config& config, const JobPlan& plan, const CheckpointEstimate& saves,
                                   const Tokenizer* tokenizer, const Dataset* dataset) {
   std::vector<std::string> all = plan.warnings;
-  if (plan.device.kind == DeviceKind::kCuda) all.push_back(dp_warning(config, dp_traffic(config)));
+  if (plan.device.kind == DeviceKind::kCuda) {
+    all.push_back(dp_warning(config, dp_traffic(config)));
+    for (const LayerTraffic& traffic : layer_traffic(config)) all.push_back(layer_warning(config, traffic));
+  }
   all.push_back(checkpoint_warning(config, saves));
   if (tokenizer != nullptr) all.push_back(vocab_warning(config, tokenizer->vocab_size()));
   if (dataset != nullptr) all.push_back(epochs_warning(config, dataset->order_fields()));
@@ -117,6 +120,8 @@ std::string check_json(const Config& requested, const JobPlan& plan, const Token
   if (!sizes.is_constant())
     for (const BatchSizes::Phase& phase : sizes.phases())
       object["batch"]["ramp"].push_back({{"first_sample", phase.first_sample}, {"samples", phase.size}});
+  for (const LayerTraffic& traffic : layer_traffic(config))
+    object[traffic.axis + "_bytes_per_step"] = traffic.step_bytes;
   if (tokenizer != nullptr && dataset != nullptr) object["data"] = data(config, *tokenizer, *dataset);
   return object.dump() + "\n";
 }

@@ -14,6 +14,68 @@
 #include "lib/simulate/new_config.h"
 
 namespace tri {
+namespace {
+
+// Forward and backward of a microbatch on a rank, without recompute.
+double compute_seconds(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  const double tokens = static_cast<double>(config.data.micro_batch) * config.model.seq_len;
+  return model_flops_per_token(config) * tokens / (p.tp * p.cp * p.pp) / (config.cluster.rank_tflops * 1e12);
+}
+
+// Members of a group whose ranks ascend evenly that share a machine with the first one.
+int members_on_node(const std::vector<int>& group, const ClusterConfig& cluster) {
+  const int stride = group.size() > 1 ? group[1] - group[0] : 1;
+  return std::max(1, std::min(static_cast<int>(group.size()), cluster.ranks_per_node / stride));
+}
+
+// Bytes that a rank has for the other members of a group in a layer and microbatch.
+double bytes_of_layer(const Config& config, const LayerSpec& layer, const std::string& axis) {
+  const ParallelConfig& p = config.parallel;
+  const double rows = static_cast<double>(config.data.micro_batch) * config.model.seq_len / p.cp;
+  const double element = config.precision.compute == Dtype::kBF16 ? 2 : 4;
+  if (axis == "cp") {  // two gathers and the gradients' sums
+    const double own = rows * 2 * static_cast<double>(layer.attention.kv_width()) / p.tp * element;
+    return 3 * own * (p.cp - 1);
+  }
+  if (!layer.has_experts()) return 0;
+  const double exchanges = p.recompute == Recompute::kFull ? 6 : 4;
+  const double pairs = rows / p.tp * static_cast<double>(layer.moe.per_token);
+  return exchanges * pairs * static_cast<double>(layer.moe.hidden) * element * (p.ep - 1) / p.ep;
+}
+
+LayerTraffic layer_traffic(const Config& config, const std::string& axis, const std::vector<int>& group) {
+  const ParallelConfig& p = config.parallel;
+  const Layers layers = layers_of_model(config);
+  double most = 0;
+  for (int stage = 0; stage < p.pp; ++stage) {
+    double sent = 0;
+    for (int chunk = 0; chunk < p.chunks; ++chunk)
+      sent += layers.sum(layers_of(config, {stage, p.pp}, chunk),
+                         [&](const LayerSpec& layer) { return bytes_of_layer(config, layer, axis); });
+    most = std::max(most, microbatches(config) * sent);
+  }
+  LayerTraffic traffic{.axis = axis,
+                       .ranks = static_cast<int>(group.size()),
+                       .on_node = members_on_node(group, config.cluster),
+                       .compute_seconds = microbatches(config) * compute_seconds(config)};
+  const double across = most * (traffic.ranks - traffic.on_node) / (traffic.ranks - 1);
+  traffic.step_bytes = static_cast<int64_t>(most);
+  traffic.network_bytes = static_cast<int64_t>(across);
+  traffic.seconds =
+      std::max(across / config.cluster.network_gb_per_s, (most - across) / config.cluster.node_gb_per_s) / 1e9;
+  return traffic;
+}
+
+}  // namespace
+
+std::vector<LayerTraffic> layer_traffic(const Config& config) {
+  const Mesh mesh = mesh_of(config, 0);
+  std::vector<LayerTraffic> all;
+  if (config.parallel.cp > 1) all.push_back(layer_traffic(config, "cp", mesh.group({"cp"})));
+  if (config.parallel.ep > 1) all.push_back(layer_traffic(config, "ep", mesh.group({"ep"})));
+  return all;
+}
 
 DpTraffic dp_traffic(const Config& config) {
   const ParallelConfig& p = config.parallel;
@@ -50,15 +112,12 @@ DpTraffic dp_traffic(const Config& config) {
                        : p.zero == 1 ? gradients + parameters
                                      : num_microbatches * gradients + parameters;
   // If a machine holds n members of a group, n adapters carry its ring.
-  const int stride = ranks > 1 ? group[1] - group[0] : 1;
-  traffic.on_node = std::max(1, std::min(ranks, cluster.ranks_per_node / stride));
+  traffic.on_node = members_on_node(group, cluster);
   traffic.crosses_nodes = traffic.on_node < ranks;
   const double inside = cluster.node_gb_per_s * 1e9, across = traffic.on_node * cluster.network_gb_per_s * 1e9;
   traffic.network_bound = traffic.crosses_nodes && across < inside;
   traffic.bytes_per_second = traffic.network_bound ? across : inside;
-  const double tokens = static_cast<double>(config.data.micro_batch) * config.model.seq_len;
-  traffic.compute_seconds =
-      model_flops_per_token(config) * tokens / (p.tp * p.cp * p.pp) / (cluster.rank_tflops * 1e12);
+  traffic.compute_seconds = compute_seconds(config);
   return traffic;
 }
 
@@ -81,6 +140,18 @@ std::string dp_warning(const Config& config, const DpTraffic& traffic) {
       "(cluster.rank_tflops {:g}); set parallel.zero to 1, or increase data.micro_batch",
       format_bytes(traffic.microbatch_bytes), counted(microbatches(config), "microbatch"),
       1e3 * traffic.microbatch_seconds(), 1e3 * traffic.compute_seconds, config.cluster.rank_tflops);
+}
+
+std::string layer_warning(const Config& config, const LayerTraffic& traffic) {
+  if (!traffic.crosses_nodes()) return "";
+  return fmt::format(
+      "parallel.{}: its groups of {} ranks span nodes of {}, so a rank sends {} a step over the network inside the "
+      "layers, which takes {:.1f} ms of a step with {:.1f} ms of compute (cluster.network_gb_per_s {:g}, rank_tflops "
+      "{:g}); {}",
+      traffic.axis, traffic.ranks, config.cluster.ranks_per_node, format_bytes(traffic.network_bytes),
+      1e3 * traffic.seconds, 1e3 * traffic.compute_seconds, config.cluster.network_gb_per_s, config.cluster.rank_tflops,
+      traffic.axis == "cp" ? "lower parallel.cp or parallel.tp if memory allows it"
+                           : "lower parallel.ep to at most the ranks of a node if memory allows it");
 }
 
 std::string checkpoint_warning(const Config& config, const CheckpointEstimate& estimate) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lib/config/config.h"
 
@@ -29,6 +30,23 @@ struct DpTraffic {
 };
 DpTraffic dp_traffic(const Config& config);
 
+// Traffic inside the layers over cp or ep in one step, for a rank of the stage that sends most of it: with cp the keys
+// and values of its tokens, and the gradients of the others' (lib/model/kv_exchange.h); with ep rows to their experts
+// and back, both ways, if the experts are balanced (lib/model/moe.h).
+struct LayerTraffic {
+  std::string axis;            // "cp" or "ep"
+  int64_t step_bytes = 0;      // sent per rank
+  int64_t network_bytes = 0;   // of these, to other machines
+  int ranks = 1;               // of a group
+  int on_node = 1;             // members on one machine
+  double seconds = 0;          // of sending them
+  double compute_seconds = 0;  // of a step: forward and backward, without recompute
+
+  bool crosses_nodes() const { return on_node < ranks; }
+};
+// Returns that of the axes that have several ranks.
+std::vector<LayerTraffic> layer_traffic(const Config& config);
+
 // How often to save, computed as in `simulate` (lib/simulate/goodput.h). A checkpoint is written alongside training, so
 // it costs only the time for which it stalls training.
 struct CheckpointEstimate {
@@ -40,9 +58,10 @@ struct CheckpointEstimate {
 };
 CheckpointEstimate checkpoint_estimate(const Config& config, int ranks);
 
-// Return `check`'s warnings in addition to the plan's own, without a full stop; "" for none. dp_warning applies only to
+// Return `check`'s warnings in addition to the plan's own, without a full stop; "" for none. The first two apply only to
 // GPUs, which `cluster.*` describes.
 std::string dp_warning(const Config& config, const DpTraffic& traffic);
+std::string layer_warning(const Config& config, const LayerTraffic& traffic);
 std::string checkpoint_warning(const Config& config, const CheckpointEstimate& estimate);
 std::string vocab_warning(const Config& config, int tokens);  // `tokens`: of the tokenizer
 // Returns a line if the run would read a source's samples many times.
