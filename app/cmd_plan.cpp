@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "app/document_option.h"
 #include "io/base/file.h"
 #include "lib/simulate/planner.h"
 
@@ -16,6 +17,7 @@ struct PlanArguments {
   std::string config, cluster, output;
   std::vector<std::string> overrides, constants;
   PlanOptions plan;
+  double document_tokens = 0;  // 0: those of the token files
   bool json = false, fp8 = false;
 };
 
@@ -45,6 +47,9 @@ Result<void> plan(const PlanArguments& options) {
   if (!config) return config.error();
   auto cluster = read_cluster(options.cluster, options.constants);
   if (!cluster) return cluster.error();
+  auto documents = documents_of(config.value(), options.document_tokens);
+  if (!documents) return documents.error();
+  requested.documents = std::move(documents).value();
   auto search = search_layouts(config.value(), cluster.value(), requested);
   if (!search) {
     Error error = search.error();
@@ -79,6 +84,7 @@ void add_plan_command(Command& app, int& status) {
   command
       ->add_option("--cluster", options->cluster, "Cluster file: from configs/clusters/ or `trireme bench calibrate`")
       ->required();
+  add_document_option(*command, options->document_tokens);
   command->add_option(
       "--set", options->overrides,
       "section.key=value of the config; repeatable. The search keeps the fields of parallel and the data.micro_batch "

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "app/document_option.h"
 #include "app/version.h"
 #include "io/base/clock.h"
 #include "io/base/file.h"
@@ -30,7 +31,8 @@ struct SimulateOptions {
   std::string trace, page;    // files to write; "": none
   int most_ranks = 131072;
   std::vector<std::string> overrides, constants;
-  int ranks = 0;  // 0: the number that the config's mesh has
+  int ranks = 0;               // 0: the number that the config's mesh has
+  double document_tokens = 0;  // 0: those of the token files
   WorkloadOptions workload;
   NetworkOptions network;
   std::string placement = "packed";
@@ -99,7 +101,8 @@ Result<void> write_page(const Simulation& s, const Config& config, const Simulat
   report.strong = scaling_rows(s.workload, s.cluster, Scaling::kStrong, options.most_ranks);
   report.ablation = ablation_rows(s.workload, s.cluster, options.no_stragglers ? Stragglers::kOff : Stragglers::kOn);
   if (options.workload.program == Program::kTrireme) {
-    auto layouts = search_layouts(config, s.cluster, {.ranks = s.workload.ranks(), .keep = kLayouts});
+    auto layouts = search_layouts(config, s.cluster,
+                                  {.ranks = s.workload.ranks(), .keep = kLayouts, .documents = s.workload.documents});
     if (layouts) report.layouts = std::move(layouts.value().best);
   }
   const std::string page = simulation_page(report, {.made = wall_seconds(), .version = version_line()});
@@ -134,7 +137,7 @@ Result<void> show_errors(const SimulateOptions& options, std::optional<Program> 
     return usage_error("--rows {} predicts the rows of this file and accepts no config; omit {}", options.rows,
                        options.config);
   if (!options.overrides.empty() || options.ranks > 0 || options.fp8 || options.workload.cp > 1 ||
-      options.shows_network || options.startup || options.no_stragglers ||
+      options.shows_network || options.startup || options.no_stragglers || options.document_tokens > 0 ||
       !(options.scaling + options.svg + options.trace + options.page).empty())
     return usage_error(
         "--rows {} can be combined only with --as, --cluster, --cluster-set and --json; omit other options",
@@ -175,6 +178,9 @@ Result<void> run_simulation(const SimulateOptions& requested) {
   if (!resolved) return resolved.error();
   WorkloadOptions workload = options.workload;
   if (options.no_stragglers) workload.stragglers = Stragglers::kOff;
+  auto documents = documents_of(resolved.value(), options.document_tokens);
+  if (!documents) return documents.error();
+  workload.documents = std::move(documents).value();
   auto simulation = simulate(resolved.value(), cluster.value(), workload);
   if (!simulation) return simulation.error();
   if (!options.trace.empty())
@@ -204,6 +210,7 @@ void add_simulate_command(Command& app, int& status) {
                       "Cluster file: from configs/clusters/ or `trireme bench calibrate`");
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
+  add_document_option(*command, options->document_tokens);
   command->add_flag("--fp8", options->fp8, "Run the GEMMs of the layers in FP8: precision.gemm=fp8");
   command
       ->add_option("--cp", options->workload.cp,

@@ -258,8 +258,10 @@ void fit_constants(const std::vector<MeasuredStep>& steps, KernelRates rates, Cl
   residuals();
 }
 
-Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, Device& device,
+Result<Calibration> calibrate(const Config& requested, const Mesh& mesh, Job& job, Device& device,
                               const CalibrationBench& bench) {
+  Config config = requested;
+  config.data.document_mask = false;  // its pairs of queries and keys are a workload's, not a machine's
   std::vector<Variant> variants = variants_of(config, device);
   if (variants.size() < 2)
     return usage_error(

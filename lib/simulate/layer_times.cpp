@@ -6,6 +6,7 @@
 #include "lib/model/block_order.h"
 #include "lib/model/parameter.h"
 #include "lib/model/stage_tensors.h"
+#include "lib/simulate/document_samples.h"
 
 namespace tri {
 namespace {
@@ -90,11 +91,19 @@ AttentionTimes attention_in_memory(const Workload& w, const AttentionSpec& atten
           to_scores + 3 * to_rows + kBackwardBytes * pass + 2 * launch, 4, 6};
 }
 
+// Steps last as long as attention's on the dp rank whose documents are the longest: its time over the mean one.
+double busiest(const Workload& w, const AttentionSpec& attention) {
+  if (!w.documents || w.dp == 1) return 1;
+  return 1 + w.documents->excess_of_busiest(attention.window, w.dp, static_cast<double>(w.global_batch) / w.dp);
+}
+
 AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention, const Cluster& c, const Sizes& s) {
   const double peak = peak_flops(c, w.numbers == Numbers::kFp32 ? Numbers::kFp32 : Numbers::kBf16);
   if (c.software.scores_in_memory) return attention_in_memory(w, attention, c, s);
-  const double keys = attention.keys_per_query(AttentionWork::kCausal), head = attention.head_dim;
-  const double flops = 4 * s.rows * keys * (static_cast<double>(attention.width()) / w.tp);
+  const double keys = w.documents ? w.documents->keys_per_query(AttentionWork::kCausal, attention.window)
+                                  : attention.keys_per_query(AttentionWork::kCausal);
+  const double head = attention.head_dim;
+  const double flops = 4 * s.rows * keys * (static_cast<double>(attention.width()) / w.tp) * busiest(w, attention);
   // Kernels process power-of-two heads and whole blocks of keys, so short sequences waste a part of them. A score takes
   // an exponential in addition to 4 FLOPs per element of the head. The file's rates apply to heads of 128.
   // A softcap takes two more: an exponential and a division.

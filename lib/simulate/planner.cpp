@@ -89,6 +89,7 @@ class Search {
     planned.parallel.bucket_elements = config.parallel.bucket_elements;
     planned.parallel.ep_capacity = config.parallel.ep_capacity;
     base_ = workload_of(planned);
+    base_.documents = options.documents;
     kept_ranks_ = base_.cp * base_.ranks_of_others(kOtherAxes);
   }
 

@@ -1,6 +1,7 @@
 // `trireme plan`: the layouts of a model on a cluster that fit into memory, ranked by predicted tokens per second.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,6 +52,7 @@ struct PlanOptions {
   int micro_batch = 0;       // 0: any up to max_micro_batch
   int max_micro_batch = 64;  // the config's own is tried as well
   PinnedLayout pinned;
+  std::shared_ptr<const DocumentSamples> documents;  // as in Workload
 };
 
 // Searches the layouts for `config`, which must be resolved. Of its parallel section it keeps overlaps, transfers and

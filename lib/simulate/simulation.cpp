@@ -54,10 +54,7 @@ std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& op
   if (s.memory_estimated)
     notes.push_back("the memory is an estimate: only this program's own can be planned byte for byte");
   if (std::string note = experts_note(s.workload); !note.empty()) notes.push_back(std::move(note));
-  if (s.workload.documents)
-    notes.push_back(
-        "data.document_mask: the prediction is for samples of one document each; attention within shorter "
-        "documents takes less time (`trireme check` estimates their FLOPs)");
+  if (std::string note = documents_note(s.workload); !note.empty()) notes.push_back(std::move(note));
   if (std::string note = attention_note(s.workload, s.cluster); !note.empty()) notes.push_back(std::move(note));
   if (options.program == Program::kTrireme && options.stragglers == Stragglers::kOn)
     if (std::string note = bucket_note(s); !note.empty()) notes.push_back(std::move(note));
@@ -108,6 +105,7 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   if (is_auto)
     config.parallel.recompute = is_other ? Recompute::kNone : planned_recompute(config, gpu, simulation.room_bytes);
   simulation.workload = workload_of(config);
+  simulation.workload.documents = options.documents;
   Workload& w = simulation.workload;
   if (options.cp > 1) {
     if (w.cp > 1) return usage_error("--cp {}: the config sets parallel.cp {}; omit one of them", options.cp, w.cp);

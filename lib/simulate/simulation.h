@@ -28,6 +28,7 @@ struct Simulation {
 struct WorkloadOptions {
   int cp = 1;  // context parallelism
   Program program = Program::kTrireme;
+  std::shared_ptr<const DocumentSamples> documents;  // as in Workload
   Stragglers stragglers = Stragglers::kOn;
 };
 

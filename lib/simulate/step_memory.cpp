@@ -164,6 +164,10 @@ double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuPrope
   if (layer.has_experts()) workspace += experts_workspace(w, layer) * bytes;
   if (w.cp > 1 && w.gathers_kv)  // keys and values of whole samples, and their gradients
     workspace += 2 * rows * w.cp * 2 * static_cast<double>(layer.attention.kv_width()) / w.tp * bytes;
+  if (w.resets_positions && layer.attention.rope) {  // angles and positions of each row
+    const int tables = w.model.rope_theta_local > 0 ? 2 : 1;
+    workspace += rows * 4 * (1.0 + tables * layer.attention.head_dim);
+  }
   if (layer.output_norms() > 0)  // the gradient of a branch's output, and its norm
     workspace += (width + (w.sequence_parallel ? width / w.tp : width)) * bytes;
   Workload whole = workload_of_layer(w, layer);
@@ -234,6 +238,7 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   if (w.tp_copies) memory.workspace += 2 * rows * m.hidden * bytes;
   // Rows in transfer between stages: two buffers each for outputs, their gradients, and the inputs' gradients.
   if (w.stage_buffers && w.pp > 1) memory.workspace += 6 * boundary;
+  if (w.document_mask) memory.workspace += 4.0 * w.num_microbatches() * w.micro_batch * m.seq_len;  // their starts
   // Logits; PyTorch's loss adds their fp32 copy, its logarithms of probabilities, and their gradient.
   const double logit = w.eager_loss ? bytes + 3 * 4 : bytes;
   const double logits = stage == w.pp - 1 ? rows * static_cast<double>(padded_vocab(m)) / w.tp * logit : 0;

@@ -5,6 +5,7 @@
 
 #include "kernels/attention.h"
 #include "lib/model/attention.h"
+#include "lib/simulate/document_samples.h"
 #include "lib/simulate/muon_costs.h"
 
 namespace tri {
@@ -454,6 +455,30 @@ std::string experts_note(const Workload& workload) {
                        : fmt::format("the fullest rank is assumed to receive {:g} times the mean of the rows, and "
                                      "no compute to hide their transfers",
                                      workload.imbalance));
+}
+
+std::string documents_note(const Workload& workload) {
+  if (!workload.document_mask) return "";
+  if (!workload.documents)
+    return "data.document_mask: the prediction is for samples of one document each; attention within shorter "
+           "documents takes less time (--document-tokens, or data.sources on this machine)";
+  const DocumentSamples& documents = *workload.documents;
+  double whole = 0, inside = 0, excess = 0;
+  const Layers layers = workload.layers();
+  for (const LayerSpec& layer : layers.kinds) {
+    const int window = layer.attention.window;
+    whole += layer.attention.keys_per_query(AttentionWork::kCausal);
+    inside += documents.keys_per_query(AttentionWork::kCausal, window);
+    excess = std::max(excess, documents.excess_of_busiest(window, workload.dp,
+                                                          static_cast<double>(workload.global_batch) / workload.dp));
+  }
+  return fmt::format(
+      "data.document_mask: documents {}, {:.0f} tokens each as cut by samples; attention has {:.1f} % of the pairs of "
+      "whole samples{}",
+      documents.source(), documents.mean_length(), 100 * inside / whole,
+      workload.dp == 1 ? ""
+                       : fmt::format(", on the busiest of {} dp ranks, for which the others wait, {:.1f} % more",
+                                     workload.dp, 100 * excess));
 }
 
 }  // namespace tri

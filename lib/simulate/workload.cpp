@@ -5,7 +5,9 @@
 
 #include "lib/config/axis_fields.h"
 #include "lib/model/parameter.h"
+#include "lib/model/stage_tensors.h"
 #include "lib/optim/optimizers.h"
+#include "lib/simulate/document_samples.h"
 
 namespace tri {
 
@@ -69,7 +71,9 @@ int Workload::reducing_stride(ReducedOver over) const {
 
 Layers Workload::layers() const {
   const int inside = numbers == Numbers::kFp8 ? model.layers - fp8_first_layers - fp8_last_layers : 0;
-  return layers_of_model(model, {fp8_first_layers, inside});
+  Layers layers = layers_of_model(model, {fp8_first_layers, inside});
+  for (LayerSpec& kind : layers.kinds) kind.attention.documents = document_mask;
+  return layers;
 }
 
 Workload workload_of_layer(Workload workload, const LayerSpec& layer) {
@@ -119,7 +123,8 @@ Workload workload_of(const Config& config) {
           .matrix_bytes = static_cast<int>(matrix_state_bytes(config.optimizer)),
           .muon = config.optimizer.name == OptimizerKind::kMuon,
           .averages_weights = config.optimizer.ema > 0,
-          .documents = config.data.document_mask};
+          .document_mask = config.data.document_mask,
+          .resets_positions = resets_positions(config)};
 }
 
 ParallelLayout layout_of(const Workload& w) {
@@ -250,7 +255,10 @@ double checkpoint_bytes(const Workload& w) {
 double model_flops_per_token(const Workload& w, AttentionWork work) {
   Config config;
   config.model = w.model;
-  return model_flops_per_token(config, work);
+  if (!w.documents) return model_flops_per_token(config, work);
+  std::vector<double> keys;
+  for (const int window : attention_windows(config)) keys.push_back(w.documents->keys_per_query(work, window));
+  return model_flops(config, 1, keys);
 }
 
 }  // namespace tri

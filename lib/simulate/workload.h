@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "lib/optim/flat_layout.h"
 
 namespace tri {
+
+class DocumentSamples;
 
 enum class Numbers { kFp32, kBf16, kFp8 };  // of GEMMs; with FP8 everything else is bf16
 
@@ -105,7 +108,9 @@ struct Workload {
   int matrix_bytes = 8;           // the same of the weights of the layers' linears
   bool muon = false;              // optimizer.name: muon
   bool averages_weights = false;  // optimizer.ema, whose bytes are part of optimizer_bytes
-  bool documents = false;         // data.document_mask; predictions are those of whole samples
+  // data.document_mask, data.reset_positions; the documents of samples, null: each sample is one.
+  bool document_mask = false, resets_positions = false;
+  std::shared_ptr<const DocumentSamples> documents;
 
   int ranks() const { return ranks_of_stage() * pp; }
   int ranks_of_stage() const { return tp * cp * dp * ranks_of_others(kOtherAxes); }
@@ -155,6 +160,7 @@ double largest_layer_parameters(const Layers& layers);  // of the largest layer
 double embedding_parameters(const Workload& workload);  // of the whole token table
 double checkpoint_bytes(const Workload& workload);      // of all ranks
 
+// With documents only pairs of a query and a key of the same document count.
 double model_flops_per_token(const Workload& workload, AttentionWork work = AttentionWork::kBand);
 
 }  // namespace tri

@@ -8,13 +8,13 @@
 #include "lib/checkpoint/state.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/batch_sizes.h"
-#include "lib/data/documents.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/observe/status/estimates.h"
 #include "lib/observe/status/order_report.h"
 #include "lib/observe/status/run_summary.h"
 #include "lib/optim/flat_layout.h"
+#include "lib/simulate/document_samples.h"
 #include "lib/simulate/pipeline.h"
 
 namespace tri {
@@ -171,6 +171,24 @@ std::string data_parallel(const Config& config, DeviceKind device) {
                      traffic.crosses_nodes ? "the dp group spans several nodes" : "the dp group is inside a node");
 }
 
+std::string inside_layers(const Config& config, DeviceKind device) {
+  std::string text;
+  for (const LayerTraffic& traffic : layer_traffic(config)) {
+    text += fmt::format(
+        "{} parallel: a rank sends {} a step over {} {}{}", traffic.axis == "cp" ? "context" : "expert",
+        format_bytes(traffic.step_bytes), traffic.axis, traffic.ranks,
+        traffic.axis == "cp" ? ": keys, values and their gradients" : ": rows to balanced experts and back");
+    if (device != DeviceKind::kCpu)
+      text += fmt::format(", {:.1f} ms ({})", 1e3 * traffic.seconds,
+                          traffic.crosses_nodes()
+                              ? fmt::format("{} of it between nodes, cluster.network_gb_per_s {:g}",
+                                            format_bytes(traffic.network_bytes), config.cluster.network_gb_per_s)
+                              : "inside a node, cluster.node_gb_per_s");
+    text += "\n";
+  }
+  return text;
+}
+
 std::string checkpoints(const Config& config, int ranks) {
   const CheckpointEstimate estimate = checkpoint_estimate(config, ranks);
   std::string text = fmt::format(
@@ -193,8 +211,10 @@ std::string checkpoints(const Config& config, int ranks) {
 std::string warnings(const Config& config, const JobPlan& plan, int ranks) {
   std::string text;
   for (const std::string& warning : plan.warnings) text += warning_line(warning);
-  const DpTraffic traffic = dp_traffic(config);
-  if (traffic.ranks > 1 && plan.device.kind != DeviceKind::kCpu) text += warning_line(dp_warning(config, traffic));
+  if (plan.device.kind != DeviceKind::kCpu) {
+    text += warning_line(dp_warning(config, dp_traffic(config)));
+    for (const LayerTraffic& traffic : layer_traffic(config)) text += warning_line(layer_warning(config, traffic));
+  }
   return text + warning_line(checkpoint_warning(config, checkpoint_estimate(config, ranks)));
 }
 
@@ -254,7 +274,7 @@ std::string check_report(const Config& requested, const JobPlan& plan, int ranks
       format_count(flops), from, format_count(flops * step_tokens),
       format_count(flops * step_tokens / mesh.world_size()), config.model.window > 0 ? "window's band" : "full square",
       format_count(causal));
-  text += data_parallel(config, plan.device.kind);
+  text += data_parallel(config, plan.device.kind) + inside_layers(config, plan.device.kind);
   text += checkpoints(config, ranks);
   text += topology(config, mesh) + layers(config, mesh, detail) + to_string(plan) + "\n";
   if (plan.device.kind == DeviceKind::kCuda) text += "  (kernels and memory are those of an H200 with cuDNN)\n";
@@ -265,22 +285,15 @@ namespace {
 
 // Estimates from samples of the run what attention computes over documents.
 std::string documents_text(const Config& config, const Dataset& dataset) {
-  constexpr int64_t kMost = 256;
-  const int64_t all = std::max<int64_t>(1, samples_of_run(config)), count = std::min(kMost, all);
-  const int length = config.model.seq_len;
-  const std::vector<int> windows = attention_windows(config);
+  const DocumentSamples documents = documents_of_run(config, dataset);
+  const int length = config.model.seq_len, count = documents.num_samples();
   std::vector<double> of_samples;  // FLOPs
-  double causal = 0, documents = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const std::vector<int32_t> starts = dataset.document_starts(Split::kTrain, all / count * i);
-    for (int t = 0; t < length; ++t) documents += t == 0 || starts[static_cast<size_t>(t)] == t;
-    std::vector<double> pairs;
-    for (const int window : windows)
-      pairs.push_back(static_cast<double>(attention_pairs(starts, length, window).causal));
-    of_samples.push_back(model_flops(config, length, pairs));
+  double causal = 0;
+  for (int i = 0; i < count; ++i) {
+    of_samples.push_back(model_flops(config, length, documents.pairs(AttentionWork::kCausal, i)));
     causal += of_samples.back();
   }
-  const double samples = static_cast<double>(count), mean = causal / samples;
+  const double samples = count, mean = causal / samples;
   double squares = 0;
   for (const double flops : of_samples) squares += (flops - mean) * (flops - mean);
   // The largest of dp sums of independent samples.
@@ -289,7 +302,7 @@ std::string documents_text(const Config& config, const Dataset& dataset) {
   return fmt::format(
       "  documents: parts within a sample have about {:.0f} tokens (estimated from {}); {} FLOPs per token, or {} if "
       "each sample were one document; the busiest of {} computes about {:.1f} % more than the mean one\n",
-      samples * length / documents, counted(count, "sample"), format_count(mean / length),
+      documents.mean_length(), counted(count, "sample"), format_count(mean / length),
       format_count(model_flops_per_token(config, AttentionWork::kCausal)), counted(static_cast<int64_t>(dp), "dp rank"),
       100 * busiest);
 }
