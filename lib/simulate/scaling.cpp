@@ -143,12 +143,12 @@ std::string to_json(const std::vector<ScalingRow>& rows) {
 }
 
 std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title) {
-  // The tones of lib/report/page/page.css, in the order of named_parts(), with a brown for ep.
+  // The tones of lib/report/page/page.css, in the order of named_parts().
   constexpr std::array<std::pair<const char*, const char*>, 11> kTones{{{"#0072b2", "#2b86c5"},
                                                                         {"#7a3b9a", "#a373c4"},
                                                                         {"#5b6168", "#767d85"},
                                                                         {"#c27c00", "#e69f00"},
-                                                                        {"#8c6d1f", "#b8964a"},
+                                                                        {"#a03000", "#b5552c"},
                                                                         {"#3a94c8", "#56b4e9"},
                                                                         {"#d55e00", "#d9702a"},
                                                                         {"#a39100", "#f0e442"},

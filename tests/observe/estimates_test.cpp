@@ -78,6 +78,48 @@ TEST(Estimates, check_says_how_a_bandwidth_comes_of_its_field) {
   EXPECT_TRUE(contains(report(slow, 32), "at 60 GB/s (cluster.node_gb_per_s; the dp group spans several nodes)"));
 }
 
+const LayerTraffic& traffic_over(const std::vector<LayerTraffic>& all, const std::string& axis) {
+  for (const LayerTraffic& traffic : all)
+    if (traffic.axis == axis) return traffic;
+  throw std::runtime_error("no traffic over " + axis);
+}
+
+// 16 ranks of tp 2 x cp 8, of which 4 cp ranks are on a node: keys and values of 16384 positions, 512 wide each.
+TEST(Estimates, cp_sends_keys_values_and_their_gradients) {
+  const Config config = preset("llama_3_8b_131k.yaml", 16);
+  const LayerTraffic traffic = traffic_over(layer_traffic(config), "cp");
+  const int64_t own = int64_t{16384} * 2 * 512 * 2, layers = 32, microbatches = 32;
+  EXPECT_EQ(traffic.step_bytes, microbatches * layers * 3 * 7 * own);
+  EXPECT_EQ(traffic.network_bytes, microbatches * layers * 3 * 4 * own);
+  EXPECT_EQ(traffic.on_node, 4);
+  EXPECT_NEAR(traffic.seconds, static_cast<double>(traffic.network_bytes) / 50e9, 1e-6);
+  EXPECT_TRUE(contains(report(config, 16), "context parallel: a rank sends 672.00 GiB a step over cp 8"));
+  EXPECT_EQ(layer_warning(config, traffic), "");  // 5 % of the step's compute
+  const Config short_samples = preset("llama_3_8b_131k.yaml", 16, {"model.seq_len=8192"});
+  EXPECT_TRUE(contains(report(short_samples, 16), "WARNING: parallel.cp: its groups of 8 ranks span nodes of 8"));
+  EXPECT_TRUE(layer_traffic(preset("gpt_1b3.yaml", 8)).empty());
+}
+
+// Rows to their experts and back, forward, backward and in the repeated forward pass.
+TEST(Estimates, ep_sends_rows_to_experts_and_back) {
+  const auto with = [](const std::string& ep) {
+    return preset("qwen3_30b_a3b.yaml", 64, {"parallel.recompute=full", "parallel.ep=" + ep});
+  };
+  const LayerTraffic inside = traffic_over(layer_traffic(with("8")), "ep");
+  const int64_t rows = int64_t{4096} * 8 * 2048 * 2, layers = 48, microbatches = 16;
+  EXPECT_EQ(inside.step_bytes, microbatches * layers * 6 * rows / 8 * 7);
+  EXPECT_FALSE(inside.crosses_nodes());
+  EXPECT_EQ(layer_warning(with("8"), inside), "");
+  const LayerTraffic across = traffic_over(layer_traffic(with("16")), "ep");
+  EXPECT_EQ(across.network_bytes, microbatches * layers * 6 * rows / 2);
+  EXPECT_TRUE(contains(report(with("16"), 64), "WARNING: parallel.ep: its groups of 16 ranks span nodes of 8"));
+  const Config config = with("16");
+  const auto json = nlohmann::json::parse(
+      check_json(config, value_or_throw(plan_job(config, facts_on_paper(config, 64))), nullptr, nullptr));
+  EXPECT_EQ(json["ep_bytes_per_step"], across.step_bytes);
+  EXPECT_EQ(json["warnings"].size(), 1U);
+}
+
 // JSON and text describe the same config.
 TEST(Estimates, check_warns_as_much_in_json_as_in_the_text) {
   const auto warnings = [](const Config& config, int ranks) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "lib/simulate/simulation.h"
@@ -118,6 +119,34 @@ TEST(PublishedRows, a_config_and_a_row_of_the_same_run_take_the_same_time) {
   const Simulation simulation = value_or_throw(simulate(value_or_throw(resolve_for(Program::kNemo, parsed, 1024)),
                                                         cluster, {.cp = 2, .program = Program::kNemo}));
   EXPECT_NEAR(simulation.step.seconds / compare(rows[0], cluster).predicted, 1, 1e-9);
+}
+
+// Returns the cells of a line of a Markdown table, without spaces around them.
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  for (size_t at = line.find("| "), end; at != line.npos && (end = line.find(" |", at + 1)) != line.npos; at = end + 1)
+    cells.push_back(end > at + 2 ? line.substr(at + 2, end - at - 2) : "");
+  return cells;
+}
+
+// The documented errors are those that `trireme simulate --rows` prints, and none is missing.
+TEST(PublishedRows, the_documented_errors_are_those_of_the_command) {
+  std::map<std::string, std::string> documented, printed;
+  std::ifstream document(std::string(TRI_SOURCE_DIR) + "/lib/bench/measurements/simulator_errors.md");
+  for (std::string line; std::getline(document, line);)
+    if (const std::vector<std::string> c = cells_of(line); c.size() == 8 && c[7].ends_with(" %"))
+      documented[c[0]] = fmt::format("{} rows, {}, {}, {}, {}", c[3], c[4], c[5], c[6], c[7]);
+  for (const std::string name : {"published", "never_fitted"}) {
+    const std::string path = fmt::format("{}/configs/published/{}.csv", TRI_SOURCE_DIR, name);
+    const auto json = nlohmann::json::parse(to_json(value_or_throw(error_table(value_or_throw(read_rows(path, {}))))));
+    for (const auto& sum : json["errors"])
+      if (sum["by"] == "source")
+        printed[sum["name"]] = fmt::format("{} rows, {:+.1f} %, {:.1f} %, {:.1f} %, {:.1f} %", sum["rows"].get<int>(),
+                                           100 * sum["bias"].get<double>(), 100 * sum["mean"].get<double>(),
+                                           100 * sum["rms"].get<double>(), 100 * sum["max"].get<double>());
+  }
+  EXPECT_GT(printed.size(), 30u);
+  for (const auto& [source, errors] : printed) EXPECT_EQ(documented[source], errors) << source;
 }
 
 }  // namespace

@@ -78,6 +78,10 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"llama_3_8b_131k", 16, {}},
       {"llama_3_8b_131k", 8, {"parallel.tp=1", "parallel.recompute=selective", "parallel.zero=2"}},
       {"llama_8b", 16, {"parallel.cp=4", "data.micro_batch=4", "parallel.recompute=none"}},
+      // Documents: the starts of all microbatches, and the angles of each row.
+      {"llama_3_8b", 8, {"data.document_mask=true"}},
+      {"llama_3_8b", 16, {"data.document_mask=true", "parallel.tp=1", "parallel.recompute=full"}},
+      {"gpt2_124m", 8, {"data.document_mask=true"}},
       // Muon's matrices have separate buckets, one moment and a workspace.
       {"llama_8b", 16, {"optimizer.name=muon"}},
       {"llama_8b", 8, {"optimizer.name=muon", "parallel.tp=1", "parallel.zero=2", "parallel.recompute=full"}},

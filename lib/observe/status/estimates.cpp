@@ -143,7 +143,8 @@ std::string dp_warning(const Config& config, const DpTraffic& traffic) {
 }
 
 std::string layer_warning(const Config& config, const LayerTraffic& traffic) {
-  if (!traffic.crosses_nodes()) return "";
+  constexpr double kNoticeable = 0.1;  // of compute
+  if (!traffic.crosses_nodes() || traffic.seconds < kNoticeable * traffic.compute_seconds) return "";
   return fmt::format(
       "parallel.{}: its groups of {} ranks span nodes of {}, so a rank sends {} a step over the network inside the "
       "layers, which takes {:.1f} ms of a step with {:.1f} ms of compute (cluster.network_gb_per_s {:g}, rank_tflops "

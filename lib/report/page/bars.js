@@ -6,7 +6,7 @@ const kPredictedParts = {
   attention: ['violet', 'falling', 'attention', 'attention kernels'],
   memory_bound: ['dark', 'crossed', 'memory-bound kernels', 'norms, activations, casts, the loss'],
   tp_exposed: ['orange', 'rising', 'exposed tp transfers', 'transfers of tensor parallelism for which compute waits'],
-  ep_exposed: ['orange', 'crossed', 'exposed ep transfers', 'transfers of rows to their experts and back'],
+  ep_exposed: ['brown', 'crossed', 'exposed ep transfers', 'transfers of rows to their experts and back'],
   pp_exposed: ['sky', 'falling', 'exposed pp transfers', 'transfers between stages for which compute waits'],
   dp_exposed:
       ['red', 'level', 'exposed dp transfers', 'sums of gradients and gathers of parameters for which compute waits'],
