@@ -65,7 +65,7 @@ TEST(Calibration, finds_the_constants_behind_the_steps) {
   Cluster truth = h200();
   truth.software.gemm_share = 0.7;
   truth.software.fp8_gemm_share = 0.55;
-  truth.software.layer_us = 60;
+  truth.software.fixed_s = 0.004;
   truth.node.latency_us = 9;
   std::vector<MeasuredStep> steps;
   for (const std::vector<std::string>& changes : std::vector<std::vector<std::string>>{{"data.global_batch=8"},
@@ -83,7 +83,7 @@ TEST(Calibration, finds_the_constants_behind_the_steps) {
   fit_constants(steps, KernelRates::kMeasured, found);
   EXPECT_NEAR(found.software.gemm_share, 0.7, 0.01);
   EXPECT_NEAR(found.software.fp8_gemm_share, 0.55, 0.01);
-  EXPECT_NEAR(found.software.layer_us, 60, 20);
+  EXPECT_NEAR(found.software.fixed_s, 0.004, 0.001);
   EXPECT_LT(found.node.latency_us, 30);
   for (const std::string format : {"compute", "fp8"}) {
     const Config wider =
@@ -118,7 +118,7 @@ TEST(Calibration, predicts_the_quick_start_from_its_halves) {
   truth.software.gemm_share = 0.11;
   truth.software.attention_forward = truth.software.attention_backward = 0.7 * truth.software.gemm_share;
   truth.software.memory_share = 0.02;
-  truth.software.layer_us = 300;
+  truth.software.fixed_s = 0.01;
   truth.node.latency_us = 120;
   const Config whole = quickstart("run.seed=1");
   const auto half = [](const char* key, int value) { return fmt::format("{}={}", key, value / 2); };
