@@ -17,6 +17,7 @@ std::string format_bytes(int64_t bytes) {
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds)) return "?";
   const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole >= 48 * 3600) return fmt::format("{:.{}f} days", seconds / 86400, seconds < 864000 ? 1 : 0);
   if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
   if (whole >= 60) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
   return fmt::format("{:.1f} s", seconds);

@@ -21,8 +21,12 @@ constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l";  // use the 
 constexpr std::string_view kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr std::string_view kFrameBegin = "\x1b[?2026h\x1b[H";  // terminals that support mode 2026 show the frame when
                                                                // it ends
-constexpr std::string_view kFrameEnd = "\x1b[J\x1b[?2026l";    // clear everything below the last line
-constexpr std::string_view kLineEnd = "\x1b[0m\x1b[K";         // reset colours, clear the rest of the line
+constexpr std::string_view kFrameEnd = "\x1b[?2026l";
+// Clears a line before it is written. The cursor stays on the last column of a line that fills the screen's width, so
+// clearing the rest of it afterwards would erase its last character.
+constexpr std::string_view kLineBegin = "\x1b[K";
+constexpr std::string_view kLineEnd = "\x1b[0m";  // resets colours
+constexpr std::string_view kClearBelow = "\r\n\x1b[J";
 
 void send(std::string_view bytes) {
   while (!bytes.empty()) {
@@ -85,9 +89,11 @@ void Screen::show(const std::vector<std::string>& lines) {
   std::string frame(kFrameBegin);
   for (size_t i = 0; i < lines.size() && i < most; ++i) {
     if (i > 0) frame += "\r\n";
+    frame += kLineBegin;
     frame += readable_coloured_text(lines[i]);
     frame += kLineEnd;
   }
+  if (lines.size() < most) frame += kClearBelow;
   frame += kFrameEnd;
   send(frame);  // as a single write
 }

@@ -180,8 +180,9 @@ std::string to_text(const Simulation& s) {
           : fmt::format(": DOES NOT FIT, {:.1f} GiB are left after communicators and libraries", s.room_bytes / kGib));
   text += fmt::format("time of a step on stage {}, the busiest one:\n", step.busiest_stage);
   for (const auto& [name, seconds] : named_parts(step.parts))
-    text += fmt::format("  {:<22}{:>10}  {:>5.1f} %\n", part_title(name), seconds_text(seconds),
-                        100 * seconds / step.seconds);
+    if (seconds > 0)
+      text += fmt::format("  {:<22}{:>10}  {:>5.1f} %\n", part_title(name), seconds_text(seconds),
+                          100 * seconds / step.seconds);
   const Goodput& g = s.goodput;
   text += fmt::format(
       "faults: one stops the job every {} on average, and recovery takes {}; with a checkpoint every {} (best: {}), "

@@ -21,6 +21,9 @@ TEST(Format, durations_change_their_unit_with_their_length) {
   EXPECT_EQ(format_duration(12.34), "12.3 s");
   EXPECT_EQ(format_duration(187), "3m07s");
   EXPECT_EQ(format_duration(3720), "1h02m");
+  EXPECT_EQ(format_duration(47.5 * 3600), "47h30m");
+  EXPECT_EQ(format_duration(60.0 * 3600), "2.5 days");
+  EXPECT_EQ(format_duration(792.0 * 3600), "33 days");
   EXPECT_EQ(format_duration(std::nan("")), "?");
 }
 
