@@ -59,7 +59,7 @@ function scaleBar(colourAt, texts) {
 //   place(width): {side, rowHeight, height, ...} in pixels; cell(i): [x, y]; cellAt(x, y): an index or null
 //   neighbour(i, right, down); paintNames(pen); timeText(); explain(), which fills `legend` and what is below it
 class CellMap {
-  // `before` and `after`: what is beside the slider.
+  // `before` and `after`: what is next to the slider.
   constructor({label, count, slices, before, after, leastNumber}) {
     this.count = count;
     this.slice = slices - 1;
