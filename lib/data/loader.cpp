@@ -159,14 +159,15 @@ class Loader::Reader {
       for (int n = 0; n < cursor_.shape().samples(); ++n, at += sample_.size()) {
         if (closing_) return false;
         const int64_t index = cursor_.sample_index(dp_rank, n);
-        const auto tokens = std::span(sample_).first(static_cast<size_t>(plan_.seq_len) + 1),
+        const bool repeats = num_samples > 0 && index >= num_samples;
+        const int64_t sample = repeats ? index % num_samples : index;
+        const auto tokens = std::span(sample_).first(static_cast<size_t>(plan_.sample_tokens())),
                    starts = std::span(sample_).subspan(tokens.size());
-        if (num_samples > 0 && index >= num_samples) {
-          std::ranges::fill(tokens, masked(0));  // a token that every model has
-          std::ranges::fill(starts, 0);
-        } else {
-          bytes += dataset.sample(split, index, tokens, starts);
-        }
+        if (tokens.empty())
+          std::ranges::copy(dataset.document_starts(split, sample), starts.begin());
+        else
+          bytes += dataset.sample(split, sample, tokens, starts);
+        if (repeats) std::ranges::transform(tokens, tokens.begin(), masked);
         const MutexLock lock(mutex_);
         if (is_abandoned_) return false;
         std::ranges::copy(sample_, ring_.slot(batch).subspan(at).begin());
@@ -206,7 +207,10 @@ Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array
     for (const auto& [place, tokens] : {std::pair{buffer.inputs, local}, std::pair{buffer.targets, local},
                                         std::pair{buffer.document_starts, samples * plan_.seq_len}})
       TRI_REQUIRE(place.empty() || std::ssize(place) == tokens, "a buffer of {} tokens for {}", place.size(), tokens);
-  TRI_REQUIRE(plan_.documents == Documents::kRead || buffers_[0].document_starts.empty(), "a ring without documents");
+  TRI_REQUIRE(plan_.documents != Documents::kIgnored || buffers_[0].document_starts.empty(),
+              "a ring without documents");
+  TRI_REQUIRE(plan_.documents != Documents::kOnly || (buffers_[0].inputs.empty() && buffers_[0].targets.empty()),
+              "a ring without tokens");
   if (plan_.member == 0) {
     reader_ = std::make_shared<Reader>(dataset, plan_, ring_);
     reading_ = std::thread([reader = reader_] { reader->read_all(); });
@@ -267,7 +271,8 @@ void Loader::take(int64_t batch, const BatchShape& shape) {
       if (!out.inputs.empty()) std::transform(first, first + piece.count, out.inputs.data() + to, token_of);
       if (!out.targets.empty()) std::transform(first + 1, first + 1 + piece.count, out.targets.data() + to, target_of);
     }
-    if (!out.document_starts.empty()) std::copy_n(tokens + length + 1, length, out.document_starts.data() + n * length);
+    if (!out.document_starts.empty())
+      std::copy_n(tokens + plan_.sample_tokens(), length, out.document_starts.data() + n * length);
   }
   if (!out.document_starts.empty())
     for (const int window : plan_.windows)

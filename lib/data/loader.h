@@ -33,7 +33,7 @@ struct BatchShape {
 
 // Host memory for a step's tokens, (M, B, T / cp) each, with M of that step; empty if they are not needed.
 struct StepTokens {
-  std::span<int32_t> inputs, targets;  // padding samples: token 0, kNoTarget
+  std::span<int32_t> inputs, targets;  // of samples beyond the last: see LoaderPart::num_samples
   // With data.document_mask: the position in its sample at which each token's document starts, (M, B, T) of whole
   // samples.
   std::span<int32_t> document_starts = {};
@@ -45,11 +45,14 @@ struct LoaderPart {
   const Dataset* dataset = nullptr;  // only on the member that reads
   Split split = Split::kWhole;
   int64_t batches = 0;
-  int64_t num_samples = 0;  // samples from this number on have no target
+  // Samples from this number on are the first ones again, without targets: they fill the last batch, and real tokens
+  // do not all choose the same expert. 0: no limit.
+  int64_t num_samples = 0;
 };
 
-// Whether a ring also holds where documents start (data.document_mask).
-enum class Documents { kIgnored, kRead };
+// Whether a ring also holds where documents start (data.document_mask). kOnly: instead of tokens, if its members are
+// ranks of middle pipeline stages; nothing is then read from token files.
+enum class Documents { kIgnored, kRead, kOnly };
 
 // What the ranks that share a ring agree on, and this rank's part in it.
 struct LoaderPlan {
@@ -65,7 +68,7 @@ struct LoaderPlan {
   std::optional<BatchSizes> sizes;
   int64_t first_sample = 0;
   int64_t period = 0;       // after so many steps the samples repeat from step 0; 0: never
-  int64_t num_samples = 0;  // global samples from this number on have no target; 0: all have one
+  int64_t num_samples = 0;  // as in LoaderPart
   Documents documents = Documents::kIgnored;
   std::vector<int> windows = {};       // of attention, for which pairs are counted; needs documents
   std::vector<LoaderPart> parts;       // their batches replace those above: one part after the other, repeating
@@ -73,13 +76,14 @@ struct LoaderPlan {
   FlightRecorder* recorder = nullptr;  // of this rank; null: none
 
   BatchRing::Shape ring() const;
-  // Elements of a slot for each sample.
-  int64_t sample_elements() const { return (documents == Documents::kRead ? 2 : 1) * int64_t{seq_len} + 1; }
+  // Elements of a slot for each sample: its tokens, then where its documents start.
+  int64_t sample_tokens() const { return documents == Documents::kOnly ? 0 : int64_t{seq_len} + 1; }
+  int64_t sample_elements() const { return sample_tokens() + (documents == Documents::kIgnored ? 0 : seq_len); }
   SequenceChunks chunks() const { return {seq_len, cp}; }
 };
 
 // One rank's side of a ring of batches. Member 0 has a thread that reads every sample of a step once, (dp ranks, M, B,
-// T + 1), with masks (target_mask.h), and with Documents::kRead the T starts of its documents after each sample. Each
+// T + 1), with masks (target_mask.h), and the T starts of its documents after each sample if they are wanted. Each
 // member has a thread that copies its rank's tokens into the unused one of two buffers. So a step finds its tokens
 // ready for the device while the next ones are being loaded.
 class Loader {

@@ -5,9 +5,14 @@
 namespace tri {
 namespace {
 
+bool takes_tokens(const Mesh& mesh) { return mesh.axis("pp").first() || mesh.axis("pp").last(); }
 // Every stage has attention, which needs the documents.
-bool takes_tokens(const Config& config, const Mesh& mesh) {
-  return mesh.axis("pp").first() || mesh.axis("pp").last() || config.data.document_mask;
+bool takes_data(const Config& config, const Mesh& mesh) { return takes_tokens(mesh) || config.data.document_mask; }
+
+Documents documents_of(const Config& config, const Mesh& mesh, const std::vector<int>& members) {
+  if (!config.data.document_mask) return Documents::kIgnored;
+  const auto takes = [&](int rank) { return takes_tokens(Mesh{mesh.grid, rank}); };
+  return std::ranges::any_of(members, takes) ? Documents::kRead : Documents::kOnly;
 }
 
 std::unique_ptr<SharedWindow> open_window(Job* job, const std::vector<int>& members, int64_t bytes) {
@@ -25,9 +30,9 @@ std::unique_ptr<SharedWindow> open_window(Job* job, const std::vector<int>& memb
 
 std::vector<int> ring_members(const Config& config, const Mesh& mesh, const std::vector<int>& node_ranks) {
   std::vector<int> members;
-  if (!takes_tokens(config, mesh)) return members;
+  if (!takes_data(config, mesh)) return members;
   for (const int rank : config.data.shared ? node_ranks : std::vector{mesh.world_rank})
-    if (takes_tokens(config, Mesh{mesh.grid, rank})) members.push_back(rank);
+    if (takes_data(config, Mesh{mesh.grid, rank})) members.push_back(rank);
   return members;
 }
 
@@ -63,7 +68,7 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
                         .first_sample = context.first_sample,
                         .period = context.period,
                         .num_samples = context.num_samples,
-                        .documents = config.data.document_mask ? Documents::kRead : Documents::kIgnored,
+                        .documents = documents_of(config, mesh, members),
                         .windows = context.windows,
                         .parts = context.parts,
                         .prefetch = config.data.prefetch,

@@ -1,6 +1,6 @@
 // Provides the tokens of a rank's steps. The ranks of a node that need tokens, those of the first and the last stage
 // (with data.document_mask of every stage, which needs the documents), share a ring of batches that one of them fills
-// (data.shared), so that a node reads every byte once.
+// (data.shared), so that a node reads every byte once, and no tokens if it has only middle stages.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ struct NodeLoaderContext {
   std::optional<BatchSizes> sizes;    // of the steps; none: all have data.global_batch samples
   int64_t first_sample = 0;           // with sizes: of the first step
   int64_t period = 0;                 // after so many steps the samples repeat from step 0; 0: never
-  int64_t num_samples = 0;            // global samples from this number on have no target; 0: all have one
+  int64_t num_samples = 0;            // as in LoaderPart
   std::vector<LoaderPart> parts;      // see LoaderPlan
   std::vector<int> windows = {};      // see LoaderPlan
 };

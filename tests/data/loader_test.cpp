@@ -188,7 +188,7 @@ TEST(Loader, every_member_gets_the_documents_of_its_samples) {
     std::vector<LoaderPlan> plans = plans_of_node(2, 3, 0, 12, 2);
     for (LoaderPlan& plan : plans) {
       plan.documents = Documents::kRead, plan.windows = {0, 3};
-      plan.split = Split::kValidation, plan.period = 1, plan.num_samples = 12;  // the last four are padding
+      plan.split = Split::kValidation, plan.period = 1, plan.num_samples = 12;  // the last four repeat
     }
     on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
       Member member(data, plan, memory, takes_of(plan));
@@ -198,13 +198,9 @@ TEST(Loader, every_member_gets_the_documents_of_its_samples) {
         for (int n = 0; n < plan.shape.samples(); ++n) {
           const int m = n / plan.shape.micro_batch, j = n % plan.shape.micro_batch;
           const int64_t index = (m * plan.shape.dp_size + plan.shape.dp_rank) * plan.shape.micro_batch + j;
-          std::vector<int32_t> of_sample(kSeqLen, 0);
-          if (index < 12) {
-            of_sample = data.document_starts(Split::kValidation, index);
-            data.sample(Split::kValidation, index, sample);
-          } else {
-            std::ranges::fill(sample, kNoTarget);
-          }
+          const std::vector<int32_t> of_sample = data.document_starts(Split::kValidation, index % 12);
+          data.sample(Split::kValidation, index, sample);
+          if (index >= 12) std::ranges::fill(sample, kNoTarget);
           starts.insert(starts.end(), of_sample.begin(), of_sample.end());
           for (int t = 1; t <= kSeqLen; ++t)
             targets.push_back(sample[static_cast<size_t>(t)] < 0 ? kNoTarget : sample[static_cast<size_t>(t)]);
@@ -218,6 +214,36 @@ TEST(Loader, every_member_gets_the_documents_of_its_samples) {
       }
     });
   }
+}
+
+// The ranks of middle pipeline stages alone share a ring: they need no tokens.
+TEST(Loader, reads_no_tokens_for_members_that_take_only_documents) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data =
+      value_or_throw(Dataset::open({{folder / "a", 1.0}}, kSeqLen, 0.1, 1, 1 << 30, {.documents = true}));
+  std::vector<LoaderPlan> plans = plans_of_node(2, 2, 3, 9, 2);
+  for (LoaderPlan& plan : plans) plan.documents = Documents::kOnly, plan.windows = {0};
+  on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
+    const auto count = static_cast<size_t>(plan.shape.samples()) * kSeqLen;
+    std::vector<int32_t> memory_of_starts(2 * count, -1);
+    const std::span<int32_t> all(memory_of_starts);
+    Loader loader(plan.member == 0 ? &data : nullptr, plan, memory,
+                  {StepTokens{.document_starts = all.first(count)}, StepTokens{.document_starts = all.last(count)}});
+    for (int64_t step = 3; step < 9; ++step) {
+      const StepTokens tokens = loader.next();
+      std::vector<int32_t> starts;
+      for (int n = 0; n < plan.shape.samples(); ++n) {
+        const int64_t B = plan.shape.micro_batch,
+                      index = step * 16 + (n / B * plan.shape.dp_size + plan.shape.dp_rank) * B + n % B;
+        const std::vector<int32_t> of_sample = data.document_starts(Split::kTrain, index);
+        starts.insert(starts.end(), of_sample.begin(), of_sample.end());
+      }
+      EXPECT_EQ(copy_of(tokens.document_starts), starts) << "step " << step;
+      EXPECT_EQ(tokens.pairs, std::vector{attention_pairs(starts, kSeqLen, 0)});
+    }
+    EXPECT_EQ(loader.bytes_read(), 0);
+  });
 }
 
 // The ranks of two dp ranks and two cp ranks share one ring. Targets are the next tokens of the whole sample: the last
@@ -297,7 +323,6 @@ TEST(Loader, parts_follow_each_other_and_repeat) {
         for (int n = 0; n < plan.shape.samples(); ++n) {
           const int m = n / plan.shape.micro_batch, j = n % plan.shape.micro_batch;
           if (32 + (m * plan.shape.dp_size + plan.shape.dp_rank) * plan.shape.micro_batch + j < 37) continue;
-          std::fill_n(expected.inputs.begin() + n * kSeqLen, kSeqLen, 0);
           std::fill_n(expected.targets.begin() + n * kSeqLen, kSeqLen, kNoTarget);
         }
       EXPECT_EQ(copy_of(tokens.inputs), expected.inputs) << step;
@@ -328,11 +353,11 @@ TEST(Loader, the_validation_batches_come_round_again) {
   }
 }
 
-TEST(Loader, samples_beyond_the_last_have_no_targets_and_are_not_read) {
+TEST(Loader, samples_beyond_the_last_are_the_first_ones_without_targets) {
   const TemporaryFolder folder;
   write_counting(folder / "a", 1001);
   const Dataset data = open_one(folder / "a");
-  constexpr int64_t kSamples = 13, kPeriod = 1;  // a step has 16 samples
+  constexpr int64_t kSamples = 11, kPeriod = 1;  // of 13; a step has 16
   for (const auto& [dp, copies] : {std::array{1, 3}, {2, 2}, {4, 2}}) {
     std::vector<LoaderPlan> plans = plans_of_node(dp, copies, 0, 6, 2);
     for (LoaderPlan& plan : plans) plan.split = Split::kValidation, plan.period = kPeriod, plan.num_samples = kSamples;
@@ -341,22 +366,27 @@ TEST(Loader, samples_beyond_the_last_have_no_targets_and_are_not_read) {
       Member member(data, plan, memory, takes_of(plan));
       for (int64_t step = 0; step < 6; ++step) {
         const StepTokens tokens = member.loader->next();
-        const Batch full = make_batch(data, Split::kValidation, 0, plan.shape);
-        for (size_t i = 0; i < full.targets.size(); ++i) {
-          const int n = static_cast<int>(i) / kSeqLen, B = plan.shape.micro_batch;
-          const bool counts = (n / B * plan.shape.dp_size + plan.shape.dp_rank) * B + n % B < kSamples;
-          if (!tokens.inputs.empty()) {
-            EXPECT_EQ(tokens.inputs[i], counts ? full.inputs[i] : 0) << i;
+        std::vector<int32_t> sample(kSeqLen + 1);
+        for (int n = 0; n < plan.shape.samples(); ++n) {
+          const int B = plan.shape.micro_batch;
+          const int64_t index = (n / B * plan.shape.dp_size + plan.shape.dp_rank) * B + n % B;
+          const bool counts = index < kSamples;
+          data.sample(Split::kValidation, index % kSamples, sample);
+          for (size_t t = 0; t < kSeqLen; ++t) {
+            const size_t i = static_cast<size_t>(n) * kSeqLen + t;
+            if (!tokens.inputs.empty()) {
+              EXPECT_EQ(tokens.inputs[i], sample[t]) << i;
+            }
+            if (tokens.targets.empty()) continue;
+            EXPECT_EQ(tokens.targets[i], counts ? sample[t + 1] : kNoTarget) << i;
+            if (takes_of(plan) == Takes::kTargets) targets += counts;
           }
-          if (tokens.targets.empty()) continue;
-          EXPECT_EQ(tokens.targets[i], counts ? full.targets[i] : kNoTarget) << i;
-          if (takes_of(plan) == Takes::kTargets) targets += counts;
         }
       }
       bytes += member.loader->bytes_read();
     });
     EXPECT_EQ(targets, 6 * kSamples * kSeqLen) << "dp " << dp;
-    EXPECT_EQ(bytes, 6 * kSamples * (kSeqLen + 1) * 4) << "dp " << dp;
+    EXPECT_EQ(bytes, 6 * 16 * (kSeqLen + 1) * 4) << "dp " << dp;
   }
 }
 

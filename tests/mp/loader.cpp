@@ -209,6 +209,10 @@ TEST(NodeLoader, every_stage_gets_the_documents_of_its_samples) {
         EXPECT_EQ(tokens.pairs,
                   (std::vector{attention_pairs(expected, kSeqLen, 0), attention_pairs(expected, kSeqLen, 3)}));
       }
+      const std::vector<int64_t> read = job.all_gather(loader.bytes_read());
+      int64_t of_node = 0;
+      for (const int rank : node) of_node += read[static_cast<size_t>(rank)];
+      EXPECT_EQ(of_node == 0, needed(layout, node, 2) == 0) << "middle stages need no tokens";
     }
 }
 
