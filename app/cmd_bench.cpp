@@ -105,6 +105,7 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
         {"mfu", r.mfu ? nlohmann::ordered_json(*r.mfu) : nlohmann::ordered_json()},
         {"mfu_causal", r.mfu_causal ? nlohmann::ordered_json(*r.mfu_causal) : nlohmann::ordered_json()},
         {"mfu_fp8", r.mfu_fp8 ? nlohmann::ordered_json(*r.mfu_fp8) : nlohmann::ordered_json()},
+        {"imbalance", r.imbalance ? nlohmann::ordered_json(*r.imbalance) : nlohmann::ordered_json()},
         {"memory_bytes", r.memory_bytes},
         {"loss", r.last_loss},
         {"gpu", gpu_json(r)},
@@ -119,6 +120,9 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
       config.run.name, r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s), r.tflops_per_rank,
       r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % with causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal) : "",
       r.mfu_fp8 ? fmt::format(", {:.1f} % of the FP8 peak", 100 * *r.mfu_fp8) : "", format_bytes(r.memory_bytes));
+  if (r.imbalance)
+    print_out("documents of {} to {} tokens; the busiest dp rank computes {:.1f} % more than the mean\n",
+              std::max(1, config.model.seq_len / 16), std::max(1, config.model.seq_len / 2), 100 * *r.imbalance);
   if (r.gpu_load)
     print_out("GPU during these steps: {:.0f} MHz, {:.0f} of {:.0f} W, {:.0f} C (medians)\n", r.gpu_load->sm_mhz,
               r.gpu_load->watts, r.gpu_load->watts_limit, r.gpu_load->celsius);
@@ -328,8 +332,11 @@ void add_bench_command(Command& app, int& status, int* argc, char*** argv) {
   const auto add_count = [](Command* command, const char* name, auto& value, const char* help) {
     command->add_option(name, value, help)->check(kCount)->capture_default_str();
   };
-  auto* step =
-      add("step", "Measure steps of a config on random tokens: mpirun -n RANKS trireme bench step CONFIG", bench_steps);
+  auto* step = add(
+      "step",
+      "Measure steps of a config on random tokens, with data.document_mask in documents of T/16 to T/2 tokens: mpirun "
+      "-n RANKS trireme bench step CONFIG",
+      bench_steps);
   auto* sweep =
       step->add_option("--sweep", options->sweep, "layout: measure many layouts instead of only the config's own")
           ->check(choice_of({"layout"}));

@@ -58,17 +58,28 @@ std::vector<int32_t> document_starts(const Config& config, int64_t first, int64_
   return starts;
 }
 
-// Returns the FLOPs of a step.
-double step_flops(const Config& config, AttentionWork work) {
-  const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
+// Returns the FLOPs of samples [first, first + count).
+double flops_of(const Config& config, AttentionWork work, int64_t first, int64_t count) {
+  const double tokens = static_cast<double>(count) * config.model.seq_len;
   if (!config.data.document_mask) return model_flops_per_token(config, work) * tokens;
-  const std::vector<int32_t> starts = document_starts(config, 0, config.data.global_batch);
+  const std::vector<int32_t> starts = document_starts(config, first, count);
   std::vector<double> pairs;
   for (const int window : attention_windows(config)) {
     const AttentionPairs of_window = attention_pairs(starts, config.model.seq_len, window);
     pairs.push_back(static_cast<double>(work == AttentionWork::kBand ? of_window.band : of_window.causal));
   }
   return model_flops(config, tokens, pairs);
+}
+
+// Returns StepMetrics::imbalance of the dp ranks, with `samples` each.
+double imbalance_of(const Config& config, int dp_size, int64_t samples) {
+  double most = 0, all = 0;
+  for (int rank = 0; rank < dp_size; ++rank) {
+    const double flops = flops_of(config, AttentionWork::kCausal, rank * samples, samples);
+    most = std::max(most, flops);
+    all += flops;
+  }
+  return most * dp_size / all - 1;
 }
 
 }  // namespace
@@ -134,9 +145,10 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
   result.tokens_per_s = step_tokens / result.median_ms * 1e3;
   const auto tflops_per_rank = [&](AttentionWork work) {
-    return step_flops(config, work) / result.median_ms * 1e3 / mesh.world_size() / 1e12;
+    return flops_of(config, work, 0, config.data.global_batch) / result.median_ms * 1e3 / mesh.world_size() / 1e12;
   };
   result.tflops_per_rank = tflops_per_rank(AttentionWork::kBand);
+  if (config.data.document_mask) result.imbalance = imbalance_of(config, mesh.joint_axis(kSampleAxes).size, samples);
   if (const auto peak = device.peak_tflops(config.precision.compute)) {
     result.mfu = result.tflops_per_rank / *peak;
     result.mfu_causal = tflops_per_rank(AttentionWork::kCausal) / *peak;

@@ -26,10 +26,10 @@ struct StepBenchResult {
   double median_ms = 0, fastest_ms = 0, slowest_ms = 0;
   double tokens_per_s = 0;  // at the median
   double tflops_per_rank = 0;
-  std::optional<double> mfu, mfu_causal, mfu_fp8;  // lib/observe/metrics/metrics.h
-  int64_t memory_bytes = 0;                        // this rank's arena
-  std::optional<GpuLoad> gpu_load;                 // this rank's, medians over the measured steps
-  std::vector<StepTimes> times;                    // [stage]: a measured step's mean, on the stage's first rank
+  std::optional<double> mfu, mfu_causal, mfu_fp8, imbalance;  // as in StepMetrics (lib/observe/metrics/metrics.h)
+  int64_t memory_bytes = 0;                                   // this rank's arena
+  std::optional<GpuLoad> gpu_load;                            // this rank's, medians over the measured steps
+  std::vector<StepTimes> times;  // [stage]: a measured step's mean, on the stage's first rank
   double last_loss = 0;
   std::vector<OpProfile::Row> ops;  // of one profiled step on the compute stream, longest first
   struct GemmRow : GemmSearch::Row {
@@ -38,7 +38,8 @@ struct StepBenchResult {
   std::vector<GemmRow> gemms;  // the autotuned choices
 };
 
-// Uses random tokens, the same on every layout. `config` must be resolved. Collective; every rank gets its own clock's
+// Uses random tokens, and with data.document_mask documents of T/16 to T/2 tokens, the same on every layout. `config`
+// must be resolved. Collective; every rank gets its own clock's
 // results.
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, const StepBench& bench);
 // Uses an existing device and arena (of allocate_rank's size); streams and groups end with the call.

@@ -8,6 +8,7 @@
 #include "lib/config/axis_fields.h"
 #include "lib/config/config.h"
 #include "lib/model/parameter.h"
+#include "lib/observe/metrics/metrics.h"
 #include "lib/report/run_data.h"
 
 namespace tri {
@@ -75,6 +76,7 @@ std::string speed_of(const RunData& run) {
     text += fmt::format(", {} tokens/s (90 % of steps: {} to {})", format_count(speed.tokens_per_s),
                         format_count(speed.tokens_low), format_count(speed.tokens_high));
   if (std::isfinite(speed.mfu)) text += fmt::format(", MFU {:.1f} %", 100 * speed.mfu);
+  if (const std::string imbalance = imbalance_text(speed.imbalance); !imbalance.empty()) text += ", " + imbalance;
   return text + fmt::format("; medians of the last {}", counted(int64_t(speed.steps), "step"));
 }
 

@@ -4,6 +4,7 @@
 
 #include "io/base/date.h"
 #include "io/base/format.h"
+#include "lib/observe/metrics/metrics.h"
 #include "lib/report/terminal_chart.h"
 #include "lib/report/text.h"
 
@@ -47,6 +48,7 @@ std::string speed_line(const LiveView& view) {
   if (std::isfinite(speed.step_ms)) text += fmt::format("  {:.4g} ms per step", speed.step_ms);
   if (std::isfinite(speed.tokens_per_s)) text += fmt::format("  {} tok/s", format_count(speed.tokens_per_s));
   if (std::isfinite(speed.mfu)) text += fmt::format("  MFU {:.1f} %", 100 * speed.mfu);
+  if (const std::string imbalance = imbalance_text(speed.imbalance); !imbalance.empty()) text += "  " + imbalance;
   if (const SlowRank* slow = view.status.slowest ? &*view.status.slowest : nullptr; slow && slow->of_median > 1.05)
     text += fmt::format("  slowest rank {} ({:.2f} x)", slow->world_rank, slow->of_median);
   return text;

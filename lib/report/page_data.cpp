@@ -71,6 +71,7 @@ Json curves_of(const RunMetrics& metrics, size_t most) {
   add("step_ms", 5, [](const StepRecord& s) { return s.step_ms; });
   add("tokens_per_s", 5, [](const StepRecord& s) { return s.tokens_per_s; });
   add("mfu", 4, [](const StepRecord& s) { return s.mfu; });
+  add("imbalance", 4, [](const StepRecord& s) { return s.imbalance; });
   add("gpu_watts", 4, [](const StepRecord& s) { return s.gpu_watts; });
   add("gpu_ghz", 4, [](const StepRecord& s) { return 1e-3 * s.gpu_mhz; });
   add("gpu_gib", 4, [](const StepRecord& s) { return s.gpu_memory_bytes / (1 << 30); });

@@ -257,16 +257,21 @@ std::string gpu_text(const StepRecord& step, std::string_view between) {
 }
 
 RecentSpeed recent_speed(const RunMetrics& metrics) {
-  std::vector<double> ms, tokens, mfu;
+  std::vector<double> ms, tokens, mfu, imbalance;
   const size_t first = metrics.steps.size() > kRecentSteps ? metrics.steps.size() - kRecentSteps : 0;
   for (size_t i = first; i < metrics.steps.size(); ++i) {
     const StepRecord& step = metrics.steps[i];
     if (std::isfinite(step.step_ms)) ms.push_back(step.step_ms);
     if (std::isfinite(step.tokens_per_s)) tokens.push_back(step.tokens_per_s);
     if (std::isfinite(step.mfu)) mfu.push_back(step.mfu);
+    if (std::isfinite(step.imbalance)) imbalance.push_back(step.imbalance);
   }
   const auto middle = [](const std::vector<double>& values) { return values.empty() ? kUnknown : median(values); };
-  RecentSpeed speed{.steps = ms.size(), .step_ms = middle(ms), .tokens_per_s = middle(tokens), .mfu = middle(mfu)};
+  RecentSpeed speed{.steps = ms.size(),
+                    .step_ms = middle(ms),
+                    .tokens_per_s = middle(tokens),
+                    .mfu = middle(mfu),
+                    .imbalance = middle(imbalance)};
   if (tokens.empty()) return speed;
   std::sort(tokens.begin(), tokens.end());
   speed.tokens_low = tokens[tokens.size() / 20];

@@ -95,7 +95,7 @@ std::vector<RunFact> run_facts(const RunData& run);
 // Speed over the last steps that count: medians, which a few slow steps do not affect.
 struct RecentSpeed {
   size_t steps = 0;
-  double step_ms = kUnknown, tokens_per_s = kUnknown, mfu = kUnknown;
+  double step_ms = kUnknown, tokens_per_s = kUnknown, mfu = kUnknown, imbalance = kUnknown;
   double tokens_low = kUnknown, tokens_high = kUnknown;
 };
 RecentSpeed recent_speed(const RunMetrics& metrics);

@@ -65,6 +65,10 @@ TEST(Prometheus, names_have_base_units_and_values_their_digits) {
   EXPECT_EQ(samples.at("trireme_model_flops_per_second"), 4e14);
   EXPECT_EQ(samples.at("trireme_mfu_ratio"), 0.4);
   EXPECT_EQ(samples.count("trireme_gpu_power_watts"), 0u) << "unknown";
+  EXPECT_EQ(samples.count("trireme_dp_imbalance_ratio"), 0u) << "without documents";
+  figures.last.imbalance = 0.125;
+  EXPECT_EQ(samples_of(prometheus_text(figures)).at("trireme_dp_imbalance_ratio"), 0.125);
+  EXPECT_TRUE(std::ranges::count(scalars_of(figures.last), Scalars::value_type("speed/imbalance", 0.125)) == 1);
   figures.last.gpu = GpuSensors{.sm_mhz = 1470, .celsius = 61, .milliwatts = 690000, .memory_bytes = 1 << 30};
   samples = samples_of(prometheus_text(figures));
   EXPECT_EQ(samples.at("trireme_gpu_clock_hertz"), 1.47e9);

@@ -47,7 +47,7 @@ TEST(RunMetrics, reads_what_metrics_file_writes) {
   {
     MetricsFile file(path);
     StepMetrics m{.step = 1, .samples = 8, .tokens = 1024, .loss = 2.5, .grad_norm = 0.75, .learning_rate = 1e-4};
-    m.step_ms = 125, m.tokens_per_s = 8192, m.tflops_per_rank = 3.5, m.mfu = 0.25;
+    m.step_ms = 125, m.tokens_per_s = 8192, m.tflops_per_rank = 3.5, m.mfu = 0.25, m.imbalance = 0.125;
     m.times = {.compute = 0.1,
                .tp = 0.002,
                .cp = 0.009,
@@ -77,6 +77,7 @@ TEST(RunMetrics, reads_what_metrics_file_writes) {
   EXPECT_EQ(step.tokens_per_s, 8192);
   EXPECT_EQ(step.tflops_per_rank, 3.5);
   EXPECT_EQ(step.mfu, 0.25);
+  EXPECT_EQ(step.imbalance, 0.125);
   EXPECT_GT(step.time, 1.7e9);
   const std::array<double, StepTimes::kKinds> expected = {100, 2, 9, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(step.times_ms, expected);
@@ -101,7 +102,7 @@ TEST(RunMetrics, what_is_not_finite_or_absent_is_unknown) {
   metrics.take(R"({"step":2,"step_ms":10,"time":5})");
   ASSERT_EQ(metrics.steps.size(), 2u);
   EXPECT_TRUE(std::isnan(metrics.steps[0].loss));
-  EXPECT_TRUE(std::isnan(metrics.steps[1].mfu));
+  EXPECT_TRUE(std::isnan(metrics.steps[1].mfu) && std::isnan(metrics.steps[1].imbalance));
   EXPECT_EQ(metrics.steps[1].step_ms, 10);
 }
 

@@ -32,6 +32,12 @@ TEST(Metrics, equal_floats_print_equal_and_different_ones_differ) {
   EXPECT_FALSE(object.contains("mfu_fp8")) << "no GEMM is FP8";
   b.mfu_fp8 = 0.5;
   EXPECT_EQ(nlohmann::json::parse(json_line(b))["mfu_fp8"], 0.5);
+  EXPECT_FALSE(object.contains("imbalance")) << "without documents";
+  b.imbalance = 0.125;
+  EXPECT_EQ(nlohmann::json::parse(json_line(b))["imbalance"], 0.125);
+  EXPECT_NE(console_line(b, 10, 0).find("  busiest dp +12 %  "), std::string::npos) << console_line(b, 10, 0);
+  b.imbalance = 0.004;
+  EXPECT_EQ(console_line(b, 10, 0).find("busiest"), std::string::npos);
   EXPECT_EQ(json_line(a).find("gpu_"), std::string::npos) << "on the CPU";
   b.gpu = GpuSensors{.sm_mhz = 1470, .milliwatts = 690100};
   const auto with_gpu = nlohmann::json::parse(json_line(b));

@@ -153,8 +153,8 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
             R"({"step":11,"step_ms":9000,"tokens_per_s":1}
 {"restart":1,"step":11,"lost_steps":0,"time":1}
 {"step":10,"step_ms":30000,"tokens_per_s":10,"loss":2.5,"time":1}
-{"step":11,"step_ms":200,"tokens_per_s":1500,"loss":2.5,"time":1}
-{"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"time":2}
+{"step":11,"step_ms":200,"tokens_per_s":1500,"loss":2.5,"imbalance":0.25,"time":1}
+{"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"imbalance":0.5,"time":2}
 {"step":12,"validation_loss":7}
 {"experts":{"step":12,"layers":[{"layer":1,"max_load":2.5,"dead":0,"entropy":0.9,"loads":[250,25,25,100]},)"
             R"({"layer":2,"max_load":2,"dead":2,"entropy":0.5,"loads":[200,200,0,0]}]}}
@@ -181,7 +181,8 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   expect_has(text, "runs/mine: runs\n");
   expect_has(
       text,
-      "step 12 of 20: 200 ms a step, 5 steps/s, 1.50k tok/s (median of the last 3 steps), loss 2.2500, ETA 1.6 s");
+      "step 12 of 20: 200 ms a step, 5 steps/s, 1.50k tok/s (median of the last 3 steps), loss 2.2500, busiest dp +38 "
+      "%, ETA 1.6 s");
   expect_has(text, "experts at step 12: fullest expert 2.50 x the mean (layer 1), 2 dead (in 1 layer)");
   expect_has(text, "slowest rank: 2, 150 ms for its last step, 1.50 x the median");
   expect_has(text, "forward of microbatch 3, chunk 1");
@@ -191,6 +192,7 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   const auto json = nlohmann::json::parse(status_json(now));
   EXPECT_EQ(json["state"], "runs");
   EXPECT_EQ(json["rate"]["step_ms"], 200);
+  EXPECT_EQ(json["rate"]["imbalance"], 0.375);
   EXPECT_EQ(json["experts"]["step"], 12);
   EXPECT_EQ(json["experts"]["dead"], 2);
   EXPECT_EQ(json["experts"]["entropy"], 0.5);

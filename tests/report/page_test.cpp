@@ -224,10 +224,11 @@ TEST(ReportPage, data_contain_every_axis_of_the_ranks) {
 TEST(ReportPage, stays_small_however_long_the_run) {
   RunData run{.dir = "/long", .name = "long"};
   for (int step = 1; step <= 50000; ++step) {
-    run.metrics.take(fmt::format(R"({{"step":{},"tokens":{},"loss":{},"grad_norm":0.123456789,"lr":0.000123456789,)"
-                                 R"("step_ms":1234.56789,"tokens_per_s":98765.4321,"mfu":0.543219876,)"
-                                 R"("compute_ms":987.654321,"tp_ms":12.3456,"time":{}}})",
-                                 step, 1000 * step, 2 + 1.0 / step, 1763800000 + step));
+    run.metrics.take(
+        fmt::format(R"({{"step":{},"tokens":{},"loss":{},"grad_norm":0.123456789,"lr":0.000123456789,)"
+                    R"("step_ms":1234.56789,"tokens_per_s":98765.4321,"mfu":0.543219876,"imbalance":0.125,)"
+                    R"("compute_ms":987.654321,"tp_ms":12.3456,"time":{}}})",
+                    step, 1000 * step, 2 + 1.0 / step, 1763800000 + step));
     if (step % 50 == 0)
       run.metrics.take(fmt::format(R"({{"restart":1,"step":{},"lost_steps":5,"time":1}})", step -= 5));
     if (step % 50 == 45) step += 5;
@@ -240,6 +241,7 @@ TEST(ReportPage, stays_small_however_long_the_run) {
   EXPECT_EQ(made["incidents"]["count"], 20000);
   EXPECT_EQ(made["incidents"]["rows"].size(), 400u) << "the newest";
   EXPECT_LE(made["x"]["step"].size(), 1600u);
+  EXPECT_EQ(made["curves"]["imbalance"]["mean"][0], 0.125);
   const Json& loss = made["curves"]["loss"];
   for (size_t i = 0; i < loss["mean"].size(); ++i) {
     ASSERT_LE(loss["low"][i], loss["mean"][i]);

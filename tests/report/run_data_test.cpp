@@ -133,6 +133,16 @@ TEST(RunData, says_what_happened_with_actions_and_without_alarm_at_a_normal_end)
   EXPECT_EQ(speed.tokens_high, 400);
 }
 
+TEST(RunData, the_speed_shows_the_imbalance_of_documents) {
+  RunData run{.dir = "/runs/documents", .name = "documents"};
+  for (const int step : {1, 2, 3})
+    run.metrics.take(fmt::format(R"({{"step":{},"step_ms":100,"imbalance":{},"time":5}})", step, 0.1 * step));
+  const std::vector<RunFact> facts = run_facts(run);
+  const auto speed = std::ranges::find(facts, "Speed", &RunFact::label);
+  ASSERT_NE(speed, facts.end());
+  EXPECT_NE(speed->value.find(", busiest dp +20 %; medians of the last 3 steps"), std::string::npos) << speed->value;
+}
+
 TEST(RunData, says_that_nothing_happened) {
   TemporaryFolder folder;
   write_synthetic_run(folder / "run", {.steps = 60, .restarts = 0, .slow_rank = -1});

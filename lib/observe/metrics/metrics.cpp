@@ -125,16 +125,19 @@ std::string json_line(const StepMetrics& m) {
   return line.dump();
 }
 
+std::string imbalance_text(double imbalance) {
+  return imbalance >= 0.005 ? fmt::format("busiest dp +{:.0f} %", 100 * imbalance) : "";
+}
+
 std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory_bytes,
                          std::optional<double> remaining) {
   const int width = static_cast<int>(std::to_string(last_step).size());
-  const std::string waits = exposed_text(m.times);
+  const std::string waits = exposed_text(m.times), imbalance = imbalance_text(m.imbalance.value_or(0));
   return fmt::format(
       "step {:>{}}/{}  {}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}{}{}  ETA {}", m.step, width, last_step,
       m.no_targets ? "no targets" : fmt::format("loss {:.4f}  grad {:.3f}", m.loss, m.grad_norm), m.learning_rate,
       m.step_ms, format_count(m.tokens_per_s), m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "",
-      m.imbalance && *m.imbalance >= 0.005 ? fmt::format("busiest dp +{:.0f} %  ", 100 * *m.imbalance) : "",
-      waits.empty() ? "" : waits + "  ", format_bytes(memory_bytes),
+      imbalance.empty() ? "" : imbalance + "  ", waits.empty() ? "" : waits + "  ", format_bytes(memory_bytes),
       format_duration(remaining.value_or(static_cast<double>(last_step - m.step)) * m.step_ms / 1000));
 }
 

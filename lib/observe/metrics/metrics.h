@@ -74,6 +74,9 @@ class MetricsFile {
 
 std::string json_line(const StepMetrics& metrics);
 
+// Returns "busiest dp +12 %" of StepMetrics::imbalance; "" if it is below half a percent or not known.
+std::string imbalance_text(double imbalance);
+
 // Prepares the metrics file at `path` for a start of the run that continues after `completed` steps. Existing lines
 // stay unchanged, except that an incomplete last line is removed. If earlier starts have written steps, adds a line for
 // this start:

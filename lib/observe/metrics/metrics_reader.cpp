@@ -74,6 +74,7 @@ StepRecord step_of(std::string_view line) {
   step.tokens_per_s = fields.number("tokens_per_s");
   step.tflops_per_rank = fields.number("tflops_per_rank");
   step.mfu = fields.number("mfu");
+  if (line.find("\"imbalance\"") != line.npos) step.imbalance = fields.number("imbalance");
   for (size_t i = 0; i < time_fields().size(); ++i) {
     const double ms = fields.number(time_fields()[i]);
     step.times_ms[i] = std::isfinite(ms) ? std::max(0.0, ms) : 0;

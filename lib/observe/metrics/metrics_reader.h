@@ -28,6 +28,7 @@ struct StepRecord {
   double loss = kUnknown, grad_norm = kUnknown, learning_rate = kUnknown;
   bool no_targets = false;  // it was skipped, without a loss, because loss masks excluded all of its tokens
   double step_ms = kUnknown, tokens_per_s = kUnknown, tflops_per_rank = kUnknown, mfu = kUnknown;
+  double imbalance = kUnknown;                       // StepMetrics::imbalance
   std::array<double, StepTimes::kKinds> times_ms{};  // of world rank 0, in the order of StepTimes::names()
   double gpu_mhz = kUnknown, gpu_watts = kUnknown, gpu_celsius = kUnknown, gpu_memory_bytes = kUnknown;  // the same
   int start = 0;  // the start of the run that ran it; 0 is the first

@@ -51,7 +51,7 @@ std::vector<std::string> last_lines(const std::string& path) {
 // `now`: by the clock of the process that wrote the lines.
 std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now) {
   RunRate rate{.no_targets = true};
-  std::vector<double> seconds;
+  std::vector<double> seconds, imbalances;
   double tokens = 0, time = 0;
   for (auto line = lines.rbegin(); line != lines.rend() && seconds.size() < kRateSteps; ++line) {
     const MetricsLine read = read_metrics_line(*line);
@@ -68,11 +68,13 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now
       if (std::isfinite(step->loss)) rate.loss = step->loss;
     }
     seconds.push_back(step->step_ms / 1000);
+    if (std::isfinite(step->imbalance)) imbalances.push_back(step->imbalance);
     if (std::isfinite(step->tokens_per_s)) tokens += step->tokens_per_s * step->step_ms / 1000;
   }
   if (seconds.empty()) return std::nullopt;
   rate.num_steps = static_cast<int64_t>(seconds.size());
   rate.seconds_per_step = median(seconds);
+  if (!imbalances.empty()) rate.imbalance = median(imbalances);
   rate.tokens_per_s = tokens / static_cast<double>(seconds.size()) / rate.seconds_per_step;
   rate.age = std::max(0.0, now - time);
   return rate;

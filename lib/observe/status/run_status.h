@@ -50,7 +50,8 @@ struct RunRate {
   // Of the last one of these steps that had targets; none: not finite, or no such step (no_targets).
   std::optional<double> loss;
   bool no_targets = false;
-  double age = 0;  // seconds since its completion
+  std::optional<double> imbalance;  // the median of these steps' StepMetrics::imbalance
+  double age = 0;                   // seconds since its completion
 };
 
 struct SlowRank {
@@ -97,7 +98,7 @@ std::string status_text(const RunStatus& status);
 // Returns one JSON object; null stands for unknown values:
 //   run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, last_log_line, newest_dump
 //   state ("runs", "stands still", "ended", "failed", "gone", "unknown", "restarting"), restart
-//   rate {step, step_ms, tokens_per_s, loss, age_s}
+//   rate {step, step_ms, tokens_per_s, loss, imbalance, age_s}
 //   experts {step, max_load, dead, entropy}: the worst of all layers
 //   slowest {rank, step_ms, of_median}
 //   stragglers [{rank, host, slowdown, text}]

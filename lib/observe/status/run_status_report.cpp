@@ -7,6 +7,7 @@
 #include "io/base/date.h"
 #include "io/base/format.h"
 #include "lib/fault/rank_text.h"
+#include "lib/observe/metrics/metrics.h"
 #include "lib/observe/status/run_status.h"
 
 namespace tri {
@@ -113,6 +114,8 @@ std::string progress_of(const RunStatus& s) {
   text += fmt::format(": {} a step, {:.3g} steps/s, {} tok/s (median of the last {})", age(rate.seconds_per_step),
                       1 / rate.seconds_per_step, format_count(rate.tokens_per_s), counted(rate.num_steps, "step"));
   text += rate.loss ? fmt::format(", loss {:.4f}", *rate.loss) : rate.no_targets ? ", no targets" : ", loss not finite";
+  if (const std::string imbalance = imbalance_text(rate.imbalance.value_or(0)); !imbalance.empty())
+    text += ", " + imbalance;
   const bool alive = s.state == RunState::kRuns;
   if (const auto left = seconds_left(s); alive && left) text += fmt::format(", ETA {}", format_duration(*left));
   return text + fmt::format("; complete {} ago\n", age(rate.age));
@@ -267,6 +270,7 @@ std::string status_json(const RunStatus& status) {
             {"step_ms", milliseconds(status.rate->seconds_per_step)},
             {"tokens_per_s", known(status.rate->tokens_per_s)},
             {"loss", status.rate->loss ? Json(*status.rate->loss) : Json()},
+            {"imbalance", status.rate->imbalance ? Json(*status.rate->imbalance) : Json()},
             {"age_s", known(status.rate->age)}};
   if (status.experts) {
     const WorstBalance worst = worst_of(status.experts->layers);

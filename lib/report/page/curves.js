@@ -107,6 +107,9 @@ function curves() {
         plot('Tokens per second', 'tokens_per_s', {format: counted, zero: true}),
         plot('MFU', 'mfu', {format: percent, scale: (v) => digits(100 * v, 3) + ' %', zero: true}),
         plot('Milliseconds per step', 'step_ms', {zero: true}),
+        plot(
+            'FLOPs of the busiest dp rank above the mean', 'imbalance',
+            {format: percent, scale: (v) => digits(100 * v, 3) + ' %', zero: true}),
         plot('Learning rate', 'lr', {zero: true, smooth: () => 1, format: (v) => digits(v, 3)}),
         plot('Gradient norm', 'grad_norm', {log, limits}),
         plot('GPU power, rank 0', 'gpu_watts', {format: (v) => digits(v, 3) + ' W', zero: true}),
