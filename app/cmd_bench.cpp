@@ -332,11 +332,11 @@ void add_bench_command(Command& app, int& status, int* argc, char*** argv) {
   const auto add_count = [](Command* command, const char* name, auto& value, const char* help) {
     command->add_option(name, value, help)->check(kCount)->capture_default_str();
   };
-  auto* step = add(
-      "step",
-      "Measure steps of a config on random tokens, with data.document_mask in documents of T/16 to T/2 tokens: mpirun "
-      "-n RANKS trireme bench step CONFIG",
-      bench_steps);
+  auto* step =
+      add("step",
+          "Measure steps of a config on random tokens, with data.document_mask: true in documents of 1/16 to 1/2 of "
+          "model.seq_len: mpirun -n RANKS trireme bench step CONFIG",
+          bench_steps);
   auto* sweep =
       step->add_option("--sweep", options->sweep, "layout: measure many layouts instead of only the config's own")
           ->check(choice_of({"layout"}));

@@ -39,8 +39,7 @@ struct StepBenchResult {
 };
 
 // Uses random tokens, and with data.document_mask documents of T/16 to T/2 tokens, the same on every layout. `config`
-// must be resolved. Collective; every rank gets its own clock's
-// results.
+// must be resolved. Collective; every rank gets its own clock's results.
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, const StepBench& bench);
 // Uses an existing device and arena (of allocate_rank's size); streams and groups end with the call.
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,

@@ -47,6 +47,10 @@ def llama_8b(layers, seq_len, batch):
     return Shape("llama", 4096, layers, 32, 8, 14336, 128256, seq_len, batch)
 
 
+def with_documents(shape):
+    return replace(shape, documents=True)
+
+
 def qwen3_8b(layers, seq_len, batch):
     return Shape("llama", 4096, layers, 32, 8, 12288, 151936, seq_len, batch, qk_norm=True)
 
@@ -62,6 +66,7 @@ SHAPES = {
         "llama8k": ("llama_8b", llama_8b(8, 8192, 1)),
         "llama2k": ("llama_8b", llama_8b(8, 2048, 4)),
         "llama3": ("llama_3_8b", llama_8b(8, 8192, 1)),
+        "documents": ("llama_8b", with_documents(llama_8b(8, 8192, 1))),
         "qwen3": ("qwen3_8b", qwen3_8b(8, 4096, 2)),
     },
     2: {
@@ -122,6 +127,8 @@ def trireme(build, config, shape, gpus, name="Trireme", gemm="compute", moments=
                 "model.heads": shape.heads, "model.kv_heads": shape.kv_heads, "model.ffn_hidden": shape.ffn,
                 "model.vocab": shape.vocab, "model.seq_len": shape.seq_len, "data.global_batch": batch,
                 "data.micro_batch": batch // axes["dp"], "precision.gemm": gemm, "optimizer.moments": moments}
+    if shape.documents:
+        settings["data.document_mask"] = "true"
     settings |= {f"parallel.{axis}": n for axis, n in axes.items()}
     command = [str(ROOT / "slurm/mpirun"), "-n", str(gpus), str(ROOT / build / "bin/trireme"), "bench", "step",
                str(ROOT / f"configs/{config}.yaml"), "--json"]
@@ -141,6 +148,11 @@ def torchrun(name, mode, shape, gpus):
 
 def programs(build, config, shape, gpus):
     """Returns the programs to compare for a shape, Trireme's own first."""
+    if shape.documents:
+        return [trireme(build, config, shape, 1), trireme(build, config, shape, 1, "Trireme FP8", "fp8"),
+                trireme(build, config, replace(shape, documents=False), 1, "Trireme without documents"),
+                peer("PyTorch FlexAttention", "torch_peer.py", "flex", shape),
+                peer("PyTorch varlen_attn", "torch_peer.py", "varlen", shape)]
     if gpus == 1:
         block = [] if shape.kind == "llama" else [peer("Transformer Engine FP8, blocks", "te_peer.py", "block", shape)]
         return [trireme(build, config, shape, 1), trireme(build, config, shape, 1, "Trireme FP8", "fp8"),
@@ -264,9 +276,10 @@ def prepare(all_programs, gpus, run_one=run):
 
 def table(shape_name, figures, gpus):
     """Returns the table as lines of Markdown. The ratio divides Trireme's best figure of the same precision (FP8 or
-    bf16) by the row's figure. It uses only Trireme's runs with fp32 moments, since the peers store fp32 moments."""
+    bf16) by the row's figure. It uses only Trireme's runs with the peers' settings: fp32 moments, and documents if the
+    shape has them."""
     own = {fp8: [row.tokens_per_s for row in figures if row.name.startswith("Trireme") and row.rounds
-                 and ("FP8" in row.name) == fp8 and "moments" not in row.name]
+                 and ("FP8" in row.name) == fp8 and "moments" not in row.name and "without" not in row.name]
            for fp8 in (False, True)}
     lines = [f"### {shape_name}, {gpus} GPU{'s' if gpus > 1 else ''}", "",
              "| program | tokens/s | rounds apart | Trireme is | clock, power |", "|---|---|---|---|---|"]

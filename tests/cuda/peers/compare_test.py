@@ -11,7 +11,7 @@ from unittest import mock
 
 import compare
 from compare import Answer, Figures, Program, measure, programs, read_answer, run, table
-from shape import Shape
+from shape import Shape, document_lengths, random_u64
 
 
 def python(code):
@@ -162,6 +162,18 @@ class Programs(unittest.TestCase):
             self.assertEqual(int(settings["data.global_batch"]), shape.batch * gpus)
             self.assertEqual(int(settings["data.micro_batch"]) * int(settings["parallel.dp"]), shape.batch * gpus)
             self.assertEqual(int(settings["parallel.dp"]) * int(settings["parallel.tp"]), gpus)
+            if "data.document_mask" in settings:
+                self.assertTrue(shape.documents)
+
+    def test_documents_are_those_of_bench_step(self):
+        self.assertEqual(random_u64(0x0123456789ABCDEF, 0xFEDCBA9876543210), 3171560642782073084)
+        self.assertEqual(document_lengths(0, 8192), [3667, 3776, 749])
+        self.assertEqual(document_lengths(2, 64), [17, 16, 14, 17])
+        config, shape = compare.SHAPES[1]["documents"]
+        own, peers = [[program for program in programs("build", config, shape, 1)
+                       if program.name.startswith("Trireme") == of_trireme] for of_trireme in (True, False)]
+        self.assertEqual(["data.document_mask=true" in program.command for program in own], [True, True, False])
+        self.assertTrue(all(Shape(**json.loads(program.command[-1])).documents for program in peers))
 
 
 if __name__ == "__main__":

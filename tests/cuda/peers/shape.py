@@ -19,9 +19,32 @@ class Shape:
     seq_len: int
     batch: int  # sequences per GPU and step
     qk_norm: bool = False  # RMSNorm of each head of q and k before the rotation, as in Qwen3
+    documents: bool = False  # each sequence consists of documents, whose tokens attend only to each other
 
     def to_json(self):
         return json.dumps(asdict(self))
+
+
+def random_u64(key, counter):
+    """Returns 64 random bits for (key, counter), as io/base/random.h does: Philox4x32-10."""
+    keys, words = [key & 0xFFFFFFFF, key >> 32], [counter & 0xFFFFFFFF, counter >> 32, 0, 0]
+    for _ in range(10):
+        a, b = 0xD2511F53 * words[0], 0xCD9E8D57 * words[2]
+        words = [b >> 32 ^ words[1] ^ keys[0], b & 0xFFFFFFFF, a >> 32 ^ words[3] ^ keys[1], a & 0xFFFFFFFF]
+        keys = [keys[0] + 0x9E3779B9 & 0xFFFFFFFF, keys[1] + 0xBB67AE85 & 0xFFFFFFFF]
+    return words[0] << 32 | words[1]
+
+
+def document_lengths(sample, seq_len):
+    """Returns the lengths of a sample's documents: those of `trireme bench step` (lib/bench/step.cpp)."""
+    name = 0xCBF29CE484222325
+    for letter in b"documents":
+        name = (name ^ letter) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    key, least, most = random_u64(sample, name), seq_len // 16, seq_len // 2
+    lengths = []
+    while (begin := sum(lengths)) < seq_len:
+        lengths.append(min(least + random_u64(key, begin) % (most - least + 1), seq_len - begin))
+    return lengths
 
 
 def arguments():
