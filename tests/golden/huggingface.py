@@ -149,19 +149,20 @@ def compare(name, native, reference, what="logits"):
 
 
 def compare_documents(name, checkpoint, model, ids):
-    """Compares the losses of a sample of three documents. transformers gets position_ids, and the mask as a matrix."""
+    """Compares the logits, less a constant per position, of a sample of three documents. transformers gets
+    position_ids, and the mask as a matrix."""
     starts = [0] * 5 + [5] * 12 + [17] * 7
     np.asarray(ids, dtype="<i4").tofile(os.path.join(SCRATCH, "ids.i32"))
     np.asarray(starts, dtype="<i4").tofile(os.path.join(SCRATCH, "starts.i32"))
-    run(os.path.join(BIN, "logits"), checkpoint, "ids.i32", "losses.f32", "starts.i32")
-    native = np.fromfile(os.path.join(SCRATCH, "losses.f32"), dtype="<f4")
+    run(os.path.join(BIN, "logits"), checkpoint, "ids.i32", "logits.f32", "starts.i32")
+    native = np.fromfile(os.path.join(SCRATCH, "logits.f32"), dtype="<f4").reshape(len(ids), -1)
     at, start = torch.arange(len(ids)), torch.tensor(starts)
     visible = (at[None, :] <= at[:, None]) & (at[None, :] >= start[:, None])
     mask = torch.zeros(1, 1, len(ids), len(ids)).masked_fill(~visible, torch.finfo(torch.float32).min)
     with torch.no_grad():
-        logits = model(torch.tensor([ids]), attention_mask=mask, position_ids=(at - start)[None], use_cache=False).logits
-    losses = torch.nn.functional.cross_entropy(logits[0, :-1].float(), torch.tensor(ids[1:]), reduction="none")
-    compare(f"{name}, documents", native, losses.numpy(), "losses")
+        result = model(torch.tensor([ids]), attention_mask=mask, position_ids=(at - start)[None], use_cache=False)
+    reference = torch.log_softmax(result.logits[0].float(), -1)[:, ::16].numpy()
+    compare(f"{name}, documents", native, reference, "log-probabilities")
 
 
 def load(folder, **settings):

@@ -2,7 +2,7 @@
 //   logits CHECKPOINT IDS.i32 OUT.f32 [STARTS.i32]
 // IDS.i32 holds n int32 token ids, OUT.f32 gets float32 (n, vocab). With STARTS.i32, the text is a sample of documents,
 // of model.seq_len tokens; STARTS.i32 holds the position at which the document of each token starts, and OUT.f32 gets
-// the loss of each position, whose target is the next token: (n - 1).
+// the log-probabilities of every 16th token at each position, (n, ceil(vocab / 16)): logits less a constant.
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -51,13 +51,14 @@ Result<void> write_logits(const std::string& path, const std::string& ids_path, 
   if (!starts_path.empty()) {
     const auto starts = read_integers(starts_path);
     if (!starts) return starts.error();
-    for (size_t t = 0; t + 1 < ids.size(); ++t) {
-      std::vector<int32_t> targets(ids.size(), kNoTarget);
-      targets[t] = ids[t + 1];
-      const double mean = model.value()->evaluator().evaluate(ids, targets, starts.value());
-      const auto loss = static_cast<float>(mean * static_cast<double>(ids.size()));
-      out.append(reinterpret_cast<const char*>(&loss), sizeof loss);
-    }
+    for (size_t t = 0; t < ids.size(); ++t)
+      for (int32_t token = 0; token < resolved.value().model.vocab; token += 16) {
+        std::vector<int32_t> targets(ids.size(), kNoTarget);
+        targets[t] = token;
+        const double mean = model.value()->evaluator().evaluate(ids, targets, starts.value());
+        const auto value = static_cast<float>(-mean * static_cast<double>(ids.size()));
+        out.append(reinterpret_cast<const char*>(&value), sizeof value);
+      }
     return write_file(out_path, out);
   }
   for (size_t n = 1; n <= ids.size(); ++n) {
