@@ -146,6 +146,34 @@ TEST_F(RunStatusTest, slow_ranks_are_said_until_they_are_slow_no_more) {
   expect_has(status_json(now), "\"slowdown\": 0.12");
 }
 
+TEST_F(RunStatusTest, the_newest_evaluation_that_counts_is_seen) {
+  const auto evaluation_after = [&](const std::string& lines) {
+    write_all(run_dir_ + "/metrics.jsonl", lines);
+    return status().validation;
+  };
+  EXPECT_FALSE(evaluation_after(R"({"step":11,"step_ms":200,"loss":2.5,"time":1})"
+                                "\n"));
+  std::string lines = R"({"step":10,"validation_loss":3}
+{"step":10,"validation":{"web":4}}
+{"step":20,"step_ms":200,"time":1}
+{"step":20,"validation_loss":2}
+)";
+  EXPECT_EQ(evaluation_after(lines).value().step, 20);
+  EXPECT_TRUE(evaluation_after(lines).value().by_name.empty());
+  lines += R"({"restart":1,"step":15,"lost_steps":5,"time":1})"
+           "\n";
+  for (int step = 16; step < 5000; ++step)
+    lines += fmt::format(R"({{"step":{},"step_ms":200,"time":1}})"
+                         "\n",
+                         step);
+  for (int i = 0; i < 300; ++i) lines += "{\"filler\":\"" + std::string(1000, 'x') + "\"}\n";
+  const auto undone = evaluation_after(lines);
+  ASSERT_TRUE(undone);
+  EXPECT_EQ(undone->step, 10);
+  EXPECT_EQ(undone->loss, 3);
+  EXPECT_EQ(undone->by_name.size(), 1u);
+}
+
 TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   std::vector<std::unique_ptr<FlightRecorder>> recorders;
   for (const int rank : {0, 1, 2, 3}) train(*recorders.emplace_back(make_record(rank, 4)), rank == 2 ? 150 : 100);
@@ -156,6 +184,7 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
 {"step":11,"step_ms":200,"tokens_per_s":1500,"loss":2.5,"imbalance":0.25,"time":1}
 {"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"imbalance":0.5,"time":2}
 {"step":12,"validation_loss":7}
+{"step":12,"validation":{"web":2.5,"code":null}}
 {"experts":{"step":12,"layers":[{"layer":1,"max_load":2.5,"dead":0,"entropy":0.9,"loads":[250,25,25,100]},)"
             R"({"layer":2,"max_load":2,"dead":2,"entropy":0.5,"loads":[200,200,0,0]}]}}
 {"step":13,"step_ms":1)");
@@ -181,8 +210,9 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   expect_has(text, "runs/mine: runs\n");
   expect_has(
       text,
-      "step 12 of 20: 200 ms a step, 5 steps/s, 1.50k tok/s (median of the last 3 steps), loss 2.2500, busiest dp +38 "
+      "step 12 of 20: 200 ms a step, 5 steps/s, 1.50k tok/s (median of the last 3 steps), loss 2.2500, busiest dp +50 "
       "%, ETA 1.6 s");
+  expect_has(text, "validation at step 12: loss 7.0000, code not finite, web 2.5000\n");
   expect_has(text, "experts at step 12: fullest expert 2.50 x the mean (layer 1), 2 dead (in 1 layer)");
   expect_has(text, "slowest rank: 2, 150 ms for its last step, 1.50 x the median");
   expect_has(text, "forward of microbatch 3, chunk 1");
@@ -192,7 +222,10 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   const auto json = nlohmann::json::parse(status_json(now));
   EXPECT_EQ(json["state"], "runs");
   EXPECT_EQ(json["rate"]["step_ms"], 200);
-  EXPECT_EQ(json["rate"]["imbalance"], 0.375);
+  EXPECT_EQ(json["rate"]["imbalance"], 0.5);
+  EXPECT_EQ(json["validation"]["loss"], 7);
+  EXPECT_EQ(json["validation"]["by_name"]["web"], 2.5);
+  EXPECT_TRUE(json["validation"]["by_name"]["code"].is_null());
   EXPECT_EQ(json["experts"]["step"], 12);
   EXPECT_EQ(json["experts"]["dead"], 2);
   EXPECT_EQ(json["experts"]["entropy"], 0.5);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <thread>
@@ -32,13 +33,14 @@ constexpr double kStillSeconds = 10;  // a run makes no progress if it had no ev
 constexpr double kStillSteps = 3;     // ... for at least so many steps, and
 constexpr std::chrono::milliseconds kSecondLook{500};  // ... a second look shows no change
 constexpr int kLogLines = 30;
-constexpr int64_t kTailBytes = 262144;  // of files that only grow; holds an experts line and the next 100 steps
+constexpr int64_t kTailBytes = 262144;          // of files that only grow; holds an experts line and the next 100 steps
+constexpr int64_t kEvaluationBytes = 16 << 20;  // holds an evaluation and the next 10,000 steps or more
 
-// Returns the complete lines at the end of a file, or none if it can't be read.
-std::vector<std::string> last_lines(const std::string& path) {
+// Returns the complete lines in the last `most` bytes of a file, or none if it can't be read.
+std::vector<std::string> last_lines(const std::string& path, int64_t most = kTailBytes) {
   const auto file = InputFile::open(path);
   if (!file) return {};
-  const int64_t bytes = std::min(kTailBytes, file.value().bytes()), begin = file.value().bytes() - bytes;
+  const int64_t bytes = std::min(most, file.value().bytes()), begin = file.value().bytes() - bytes;
   std::string tail(static_cast<size_t>(bytes), '\0');
   if (!file.value().read(tail.data(), bytes, begin)) return {};
   std::vector<std::string> lines;
@@ -78,6 +80,33 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now
   rate.tokens_per_s = tokens / static_cast<double>(seconds.size()) / rate.seconds_per_step;
   rate.age = std::max(0.0, now - time);
   return rate;
+}
+
+// A restart undoes the evaluations after the step from which it continues.
+std::optional<RunValidation> validation_of(const std::vector<std::string>& lines) {
+  std::optional<RunValidation> found;
+  int64_t last_step = std::numeric_limits<int64_t>::max();
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    if (line->starts_with("{\"restart\":")) {
+      const MetricsLine read = read_metrics_line(*line);
+      if (const auto* restart = std::get_if<RestartRecord>(&read)) last_step = std::min(last_step, restart->step);
+    }
+    if (line->find("\"validation") == line->npos) {
+      if (found) break;  // the lines of an evaluation follow each other
+      continue;
+    }
+    const MetricsLine read = read_metrics_line(*line);
+    const auto* whole = std::get_if<EvaluationRecord>(&read);
+    const auto* named = std::get_if<NamedEvaluationRecord>(&read);
+    if (whole == nullptr && named == nullptr) continue;
+    const int64_t step = whole != nullptr ? whole->step : named->step;
+    if (step > last_step) continue;
+    if (found && found->step != step) break;
+    if (!found) found = {.step = step, .loss = {}, .by_name = {}};
+    if (whole != nullptr) found->loss = whole->loss;
+    if (named != nullptr) found->by_name = named->losses;
+  }
+  return found;
 }
 
 // Returns the newest record of the newest attempt.
@@ -328,8 +357,11 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   double now = wall_seconds();
   for (const RankRecord& rank : status.ranks)
     if (rank.world_rank == 0 && lives(rank)) now = rank.taken;  // the clock may have been set since the start
-  const std::vector<std::string> lines = last_lines(status.run_dir + "/metrics.jsonl");
+  const std::string metrics = status.run_dir + "/metrics.jsonl";
+  const std::vector<std::string> lines = last_lines(metrics);
   status.rate = rate_of(lines, now);
+  status.validation = validation_of(lines);
+  if (!status.validation) status.validation = validation_of(last_lines(metrics, kEvaluationBytes));
   status.experts = experts_of(lines);
   if (status.rate) status.step = status.rate->step;
   for (const RankRecord& rank : status.ranks) {

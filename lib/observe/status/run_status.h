@@ -54,6 +54,13 @@ struct RunRate {
   double age = 0;                   // seconds since its completion
 };
 
+// The newest evaluation that counts. Losses that are not finite are kUnknown.
+struct RunValidation {
+  int64_t step = 0;
+  std::optional<double> loss;                           // of the sources; none: not evaluated
+  std::vector<std::pair<std::string, double>> by_name;  // of the files of data.validation, sorted
+};
+
 struct SlowRank {
   int world_rank = 0;
   double seconds = 0;    // of its last step
@@ -70,6 +77,7 @@ struct RunStatus {
   std::vector<RankRecord> ranks;           // of the newest attempt on this machine, by world rank
   std::optional<double> newest_event_age;  // seconds, minimum over these ranks
   std::optional<RunRate> rate;
+  std::optional<RunValidation> validation;
   std::optional<ExpertRecord> experts;  // the newest balance of the newest attempt's experts
   std::optional<SlowRank> slowest;
   std::vector<RunEvent> stragglers;  // ranks of the newest attempt that are slower than their peers, by rank
@@ -99,6 +107,7 @@ std::string status_text(const RunStatus& status);
 //   run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, last_log_line, newest_dump
 //   state ("runs", "stands still", "ended", "failed", "gone", "unknown", "restarting"), restart
 //   rate {step, step_ms, tokens_per_s, loss, imbalance, age_s}
+//   validation {step, loss, by_name {name: loss}}
 //   experts {step, max_load, dead, entropy}: the worst of all layers
 //   slowest {rank, step_ms, of_median}
 //   stragglers [{rank, host, slowdown, text}]

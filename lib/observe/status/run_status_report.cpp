@@ -121,6 +121,18 @@ std::string progress_of(const RunStatus& s) {
   return text + fmt::format("; complete {} ago\n", age(rate.age));
 }
 
+std::string validation_of(const RunStatus& s) {
+  if (!s.validation) return "";
+  std::string text;
+  const auto add = [&](const std::string& name, double loss) {
+    text += fmt::format("{}{} {}", text.empty() ? " " : ", ", name,
+                        std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "not finite");
+  };
+  if (s.validation->loss) add("loss", *s.validation->loss);
+  for (const auto& [name, loss] : s.validation->by_name) add(name, loss);
+  return fmt::format("validation at step {}:{}\n", s.validation->step, text);
+}
+
 std::string experts_of(const RunStatus& s) {
   if (!s.experts) return "";
   return fmt::format("experts at step {}: {}\n", s.experts->step, balance_text(worst_of(s.experts->layers)));
@@ -251,15 +263,15 @@ std::string status_text(const RunStatus& status) {
   std::string text =
       fmt::format("{}: {}{}\n", status.run_dir, state_text(status.state),
                   status.state == RunState::kStalled ? fmt::format(" for {}", age(*status.newest_event_age)) : "");
-  text += who_and_where(status) + progress_of(status) + experts_of(status) + hang_of(status) + end_of(status) +
-          remarks(status) + elsewhere(status);
+  text += who_and_where(status) + progress_of(status) + validation_of(status) + experts_of(status) + hang_of(status) +
+          end_of(status) + remarks(status) + elsewhere(status);
   if (status.ranks.empty()) return text;
   return text + "\n" +
          (status.ranks.size() > kMaxRows ? table_of_groups(status.ranks) : table_of_ranks(status.ranks, status.host));
 }
 
 std::string status_json(const RunStatus& status) {
-  Json rate, experts, slowest, hang, cause, end, ranks = Json::array(), stragglers = Json::array();
+  Json rate, validation, experts, slowest, hang, cause, end, ranks = Json::array(), stragglers = Json::array();
   for (const RunEvent& event : status.stragglers)
     stragglers.push_back({{"rank", event.world_rank},
                           {"host", event.host},
@@ -272,6 +284,13 @@ std::string status_json(const RunStatus& status) {
             {"loss", status.rate->loss ? Json(*status.rate->loss) : Json()},
             {"imbalance", status.rate->imbalance ? Json(*status.rate->imbalance) : Json()},
             {"age_s", known(status.rate->age)}};
+  if (status.validation) {
+    Json by_name = Json::object();
+    for (const auto& [name, loss] : status.validation->by_name) by_name[name] = known(loss);
+    validation = {{"step", status.validation->step},
+                  {"loss", known(status.validation->loss.value_or(kUnknown))},
+                  {"by_name", by_name}};
+  }
   if (status.experts) {
     const WorstBalance worst = worst_of(status.experts->layers);
     experts = {{"step", status.experts->step},
@@ -306,6 +325,7 @@ std::string status_json(const RunStatus& status) {
                        {"steps", status.steps > 0 ? Json(status.steps) : Json()},
                        {"newest_event_age_s", status.newest_event_age ? known(*status.newest_event_age) : Json()},
                        {"rate", rate},
+                       {"validation", validation},
                        {"experts", experts},
                        {"slowest", slowest},
                        {"stragglers", stragglers},
