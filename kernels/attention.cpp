@@ -73,7 +73,7 @@ void check(const AttentionBackward& a) {
 }
 
 bool flash_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
-  return s.dtype == Dtype::kBF16 && (s.head_size == 64 || s.head_size == 96 || s.head_size == 128) &&
+  return s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= 128 &&
          gpu.max_shared_bytes >= kFlashSharedBytes;
 }
 
@@ -99,7 +99,8 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   }
   // cuDNN's deterministic backward pass also processes the blocks outside the window.
   const bool all_blocks = pass == Pass::kBackward && s.window > 0 && 2 * s.window <= s.seq_len;
-  const bool slow = flash && (all_blocks || sequence_leaves_cudnn_idle(s, gpu) || hopper_leads(pass, s, gpu));
+  const bool slow = flash && fills_tiles(s.head_size) &&
+                    (all_blocks || sequence_leaves_cudnn_idle(s, gpu) || hopper_leads(pass, s, gpu));
   if (kernel == AttentionKernel::kAuto && cudnn && !slow) return AttentionPath::kCudnn;
   if (flash) return AttentionPath::kFlash;
   // Shared memory holds a query's scores and, in the backward pass, their gradients: one float per token each.
@@ -109,7 +110,7 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
     return usage_error(
         "model.seq_len: {} with {} and head size {} needs the scalar attention kernels, which on this GPU accept at "
         "most {} tokens in a backward pass and {} in a forward pass; use precision.compute: bf16 and a model.head_dim "
-        "of 64, 96 or 128",
+        "that is a multiple of 8 up to 128",
         keys, enum_name(s.dtype), s.head_size, most_backward, most_forward);
   if (s.head_size > kScalarMaxHeadSize)
     return usage_error(
@@ -131,8 +132,8 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
     if (without && without.value() == AttentionPath::kCudnn) {
       const bool both = s.documents && s.key_len > 0;
       return fmt::format(
-          "attention with head size {} and {} runs on the scalar kernels, many times slower than on tensor cores, "
-          "since cuDNN does not support this combination; use a model.head_dim of 64, 96 or 128, or set {}",
+          "attention with head size {} and {} runs on the scalar kernels on this GPU, many times slower than on tensor "
+          "cores, since cuDNN does not support this combination; set {}",
           s.head_size,
           both          ? "data.document_mask, parallel.cp"
           : s.documents ? "data.document_mask"
@@ -143,8 +144,9 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
     }
     return fmt::format(
         "attention with head size {} runs on the scalar kernels, many times slower than on tensor cores, since no "
-        "other kernel supports this size here; use a model.head_dim of 64, 96 or 128",
-        s.head_size);
+        "other kernel supports this size here; use a model.head_dim that is a multiple of 8 up to 128 and a GPU with "
+        "{} KiB of shared memory",
+        s.head_size, kFlashSharedBytes / 1024);
   }
   return {};
 }

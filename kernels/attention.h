@@ -128,10 +128,13 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
 // Returns a message that says why bf16 attention of this shape falls back to the scalar kernels, or "" if it does not.
 std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShape& shape, const GpuProperties& gpu);
 
-// Returns true for bf16 with head size 64, 96 or 128, and any group, window and sequence length.
+// Returns true for bf16 with a head size that is a multiple of 8 up to 128, and any group, window and sequence length.
 bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
-// Returns whether the FlashAttention kernels on this GPU are those for Hopper (wgmma, TMA); otherwise they use
-// mma.sync.
+// Returns whether heads fill the kernels' tiles of 64, 96 or 128 columns. Those of mma.sync fill up other heads with
+// zeros.
+constexpr bool fills_tiles(int64_t head_size) { return head_size == 64 || head_size == 96 || head_size == 128; }
+// Returns whether the FlashAttention kernels on this GPU are those for Hopper (wgmma, TMA), for heads that fill their
+// tiles; otherwise they use mma.sync.
 bool flash_attention_is_hoppers(const GpuProperties& gpu);
 // Returns true for bf16 without a softcap, first_key and kv, with a head size that is a multiple of 8 up to 128, and
 // any group and window.

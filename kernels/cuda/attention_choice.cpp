@@ -26,15 +26,20 @@ AttentionPath path_of(const Args& a, Pass pass, Context& context) {
   return path;
 }
 
+template <class Args>
+bool takes_hoppers(const Args& args, CudaStream& stream) {
+  return flash_attention_is_hoppers(stream.context().properties()) && fills_tiles(attention_shape(args).head_size);
+}
+
 }  // namespace
 
 void flash_attention_forward(const AttentionForward& args, CudaStream& stream) {
-  if (flash_attention_is_hoppers(stream.context().properties())) return hopper_attention_forward(args, stream);
+  if (takes_hoppers(args, stream)) return hopper_attention_forward(args, stream);
   mma_attention_forward(args, stream);
 }
 
 void flash_attention_backward(const AttentionBackward& args, CudaStream& stream) {
-  if (flash_attention_is_hoppers(stream.context().properties())) return hopper_attention_backward(args, stream);
+  if (takes_hoppers(args, stream)) return hopper_attention_backward(args, stream);
   mma_attention_backward(args, stream);
 }
 

@@ -2,7 +2,8 @@
 // build on this file, and Hopper's (hopper_attention.cuh). Causal attention; formulas in kernels/attention.h.
 //   qkv, dqkv (R, NKV · (G + 2) · HS) bf16, in either order (qkv_row.h)
 //   out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
-// Limits: bf16, HS 64, 96 or 128, 16-byte aligned tensors, scale > 0; B, NH up to 65,535.
+// Limits: bf16, HS 64, 96 or 128, for mma.sync any multiple of 8 up to 128, 16-byte aligned tensors, scale > 0; B, NH
+// up to 65,535. Tiles have 64, 96 or 128 columns (kHead); those beyond HS are zeros.
 // Bound: tensor cores (mma.sync); shared-memory bandwidth is a close second. Reference: kernels/cpu/attention.cpp.
 #pragma once
 
@@ -40,10 +41,10 @@ struct Shape {
   __device__ int below(int t) const { return window == 0 ? INT_MIN : t - window; }
 };
 
-// Starts copying rows first.. of `from` to a tile in shared memory, with zeros from row `end` on, which is not read.
-// With kTiles 2 also those `from_apart` elements further, to a tile `apart` bytes further.
+// Starts copying rows first.. of `from` to a tile in shared memory, with zeros from row `end` and column `head_size` on,
+// which are not read. With kTiles 2 also those `from_apart` elements further, to a tile `apart` bytes further.
 template <int kRows, int kColumns, int kThreads, int kTiles = 1>
-__device__ __forceinline__ void copy_tile(uint32_t to, const Bf16* from, int stride, int first, int end,
+__device__ __forceinline__ void copy_tile(uint32_t to, const Bf16* from, int stride, int first, int end, int head_size,
                                           uint32_t apart = 0, int from_apart = 0) {
   using Tile = SharedTile<kColumns>;
   constexpr int kChunks = Tile::kChunks, kCopies = kRows * kChunks / kThreads;
@@ -59,9 +60,9 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const Bf16* from, int str
     const uint32_t next_to =
         to + (kWholeRows ? Tile::at(row, chunk) + n * kPass * Tile::kRow : Tile::at(next_row, next_chunk));
     const char* next_from = row_address(from + next_chunk * 8, first + next_row, stride * 2);
-    copy_async16(next_to, next_from, first + next_row < end);
-    if constexpr (kTiles == 2)
-      copy_async16(next_to + apart, next_from + int64_t{from_apart} * 2, first + next_row < end);
+    const bool valid = first + next_row < end && next_chunk * 8 < head_size;
+    copy_async16(next_to, next_from, valid);
+    if constexpr (kTiles == 2) copy_async16(next_to + apart, next_from + int64_t{from_apart} * 2, valid);
   }
 }
 
@@ -189,12 +190,12 @@ Shape shape_of(const Args& a) {
   return {a.seq_len, a.num_kv_heads, a.group, a.window >= a.seq_len ? 0 : a.window, a.scale, a.softcap, qkv_row_of(a)};
 }
 
-// Calls f(std::integral_constant<int, head size>).
+// Calls f(std::integral_constant<int, columns of a tile>): the head size, rounded up to 64, 96 or 128.
 template <class F>
 void with_head_size(int head_size, F&& f) {
-  if (head_size == 64) return f(std::integral_constant<int, 64>{});
-  if (head_size == 96) return f(std::integral_constant<int, 96>{});
-  TRI_REQUIRE(head_size == 128, "no flash attention kernel for head size {}", head_size);
+  TRI_REQUIRE(head_size % 8 == 0 && head_size <= 128, "no flash attention kernel for head size {}", head_size);
+  if (head_size <= 64) return f(std::integral_constant<int, 64>{});
+  if (head_size <= 96) return f(std::integral_constant<int, 96>{});
   f(std::integral_constant<int, 128>{});
 }
 

@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(256) delta_kernel(float* delta, const Bf16* do
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const int t = (static_cast<int>(blockIdx.x) * 4 + n) * kRows + static_cast<int>(threadIdx.x) / kLanes;
-    const float sum = row_delta<kHead>(dout, out, d.out_at(b, t, head, kHead), lane, t < d.seq_len);
+    const float sum = row_delta<kHead>(dout, out, d.out_at(b, t, head, d.row.head_size), lane,
+                                       t < d.seq_len && lane * 8 < d.row.head_size);
     if (t < d.seq_len && lane == 0) delta[d.stat_at(b, t, head)] = sum;
   }
 }
@@ -108,15 +109,15 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   const int last_tile = kTables ? own.steps() : d.last_query(first_key + valid_keys - 1) / kQueries;
   const auto query_tile = [&](int step) { return kTables ? own.query_tile(step) : step; };
   const QkvRow& key_row = kTables ? bounds.keys : d.row;
-  const int stride = d.row.width, out_stride = d.out_row(kHead);
+  const int head_size = d.row.head_size, stride = d.row.width, out_stride = d.out_row(head_size);
 
   const Bf16* query_rows = qkv + d.qkv_at(b, 0, d.row.query(kv, 0));
   const auto copy_queries = [&](int step, int g, int stage) {
     const int first = query_tile(step) * kQueries, head = kv * d.group + g;
-    copy_tile<kQueries, kHead, kThreads>(queries + stage * Tiles::kQueryBytes, query_rows + g * kHead, stride, first,
-                                         d.seq_len);
-    copy_tile<kQueries, kHead, kThreads>(douts + stage * Tiles::kQueryBytes, dout + d.out_at(b, 0, head, kHead),
-                                         out_stride, first, d.seq_len);
+    copy_tile<kQueries, kHead, kThreads>(queries + stage * Tiles::kQueryBytes, query_rows + g * head_size, stride,
+                                         first, d.seq_len, head_size);
+    copy_tile<kQueries, kHead, kThreads>(douts + stage * Tiles::kQueryBytes, dout + d.out_at(b, 0, head, head_size),
+                                         out_stride, first, d.seq_len, head_size);
     if (thread < 2 * kQueries) {
       // Zeros beyond the end give weights of 1 there, whose products with rows of zeros vanish.
       const int t = first + static_cast<int>(threadIdx.x % kQueries);
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   };
   copy_tile<kKeys, kHead, kThreads, 2>(
       keys, kTables ? kv_rows + bounds.key_at(b, 0, key_row.key(kv)) : qkv + d.qkv_at(b, 0, d.row.key(kv)),
-      key_row.width, first_key, key_len, Tiles::kKeyBytes, key_row.value_at - key_row.key_at);
+      key_row.width, first_key, key_len, head_size, Tiles::kKeyBytes, key_row.value_at - key_row.key_at);
   if (kTables && own.steps() == 0)
     copy_async_commit();
   else
@@ -309,6 +310,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   for (int n = thread; n < kKeys * Tile::kChunks; n += kThreads) {
     const int row = n / Tile::kChunks, chunk = n % Tile::kChunks;
     if (row >= valid_keys) break;
+    if (chunk * 8 >= head_size) continue;
     Bf16* to = (kTables ? dkv_rows + bounds.key_at(b, first_key + row, key_row.key(kv))
                         : dqkv + d.qkv_at(b, first_key + row, d.row.key(kv))) +
                chunk * 8;
@@ -328,7 +330,8 @@ __global__ void __launch_bounds__(256) round_query_gradient_kernel(Bf16* dqkv, c
 #pragma unroll 2
   for (int n = threadIdx.x; n < Tiles::kQueries / 2 * kChunks; n += 256) {
     const int chunk = n % kChunks, g = n / kChunks % 8, block = n / kChunks / 8;  // `block`: of 16 rows
-    constexpr int kBlocks = Tiles::kSumRows / 16;                                 // per warp
+    if (chunk * 8 >= d.row.head_size) continue;
+    constexpr int kBlocks = Tiles::kSumRows / 16;  // per warp
     const int warp = block / kBlocks * Tiles::kSumColumnWarps + chunk / 2 % Tiles::kSumColumnWarps;
     const int pair = chunk / 2 / Tiles::kSumColumnWarps;
     const int at = (block % kBlocks * Tiles::kSumPairs + pair) * 2 + chunk % 2;

@@ -44,12 +44,12 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
 
   const auto copy_keys = [&](int tile) {
     copy_tile<kKeys, kHead, kThreads, 2>(keys + (tile & 1) * Tiles::kKeyBytes, key_rows, key_row.width, tile * kKeys,
-                                         kTables ? bounds.band.key_len : d.seq_len, 2 * Tiles::kKeyBytes,
-                                         key_row.value_at - key_row.key_at);
+                                         kTables ? bounds.band.key_len : d.seq_len, d.row.head_size,
+                                         2 * Tiles::kKeyBytes, key_row.value_at - key_row.key_at);
     copy_async_commit();
   };
   copy_tile<kQueries, kHead, kThreads>(queries, qkv + d.qkv_at(b, 0, d.row.query(kv, head % d.group)), stride,
-                                       first_query, d.seq_len);
+                                       first_query, d.seq_len, d.row.head_size);
   copy_keys(last_tile);
 
   const uint32_t q_at = queries + Tile::at(warp_row + rows_first_row(lane), rows_first_chunk(lane));
@@ -163,7 +163,8 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
   for (int n = 0; n < Tile::kChunks; ++n) {
     const int row = warp_row + (lane + n * 32) / Tile::kChunks, chunk = (lane + n * 32) % Tile::kChunks;
     const uint4 item = load_shared16(queries + Tile::at(row, chunk));
-    if (row < valid) *reinterpret_cast<uint4*>(out + d.out_at(b, first_query + row, head, kHead) + chunk * 8) = item;
+    if (row < valid && chunk * 8 < d.row.head_size)
+      *reinterpret_cast<uint4*>(out + d.out_at(b, first_query + row, head, d.row.head_size) + chunk * 8) = item;
   }
 }
 

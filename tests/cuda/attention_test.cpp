@@ -199,7 +199,7 @@ TEST(CudaAttention, scalar_kernels_match_cpu) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)
     for (const int seq_len : {1, 3, 65, 200})
-      for (const auto& [kv, group, head_size] : {std::tuple{1, 1, 1}, {2, 2, 16}, {1, 4, 65}, {2, 1, 80}, {1, 1, 160}})
+      for (const auto& [kv, group, head_size] : {std::tuple{1, 1, 1}, {2, 2, 18}, {1, 4, 65}, {2, 1, 84}, {1, 1, 160}})
         for (const int window : {0, 1, 7, 64, seq_len}) {
           if (window > seq_len) continue;
           compare_attention({.dtype = dtype,
@@ -229,6 +229,24 @@ TEST(CudaAttention, flash_kernels_match_cpu) {
         }
 }
 
+// Tiles of 64, 96 and 128 columns, partly zeros.
+TEST(CudaAttention, flash_kernels_match_cpu_with_heads_that_do_not_fill_their_tiles) {
+  TRI_NEEDS_GPU();
+  for (const int head_size : {8, 24, 40, 72, 80, 112, 120})
+    for (const auto& [kv, group] : {std::pair{3, 1}, {2, 2}})
+      for (const QkvOrder order : kOrders)
+        for (const int seq_len : {63, 200, 515})
+          for (const auto& [window, document] : {std::pair{0, 0}, {50, 0}, {0, 100}})
+            compare_attention({.seq_len = seq_len,
+                               .num_kv_heads = kv,
+                               .group = group,
+                               .head_size = head_size,
+                               .window = window,
+                               .kernel = AttentionKernel::kBuiltin,
+                               .order = order,
+                               .document = document});
+}
+
 // Scores of random operands are mostly within 2: a cap of 1 bends them all, one of 50 (Gemma-2) hardly any.
 TEST(CudaAttention, softcap_matches_cpu) {
   TRI_NEEDS_GPU();
@@ -248,7 +266,7 @@ TEST(CudaAttention, softcap_matches_cpu) {
                            .seq_len = 130,
                            .num_kv_heads = 2,
                            .group = 2,
-                           .head_size = 80,
+                           .head_size = 84,
                            .window = window,
                            .kernel = AttentionKernel::kBuiltin,
                            .softcap = softcap});
@@ -274,7 +292,7 @@ TEST(CudaAttention, documents_match_cpu) {
                            .seq_len = 200,
                            .num_kv_heads = 2,
                            .group = 2,
-                           .head_size = 80,
+                           .head_size = 84,
                            .window = window,
                            .softcap = softcap,
                            .document = document});

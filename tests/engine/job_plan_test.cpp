@@ -372,7 +372,7 @@ TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
   const auto launches = planned(4 * 65, 32768, {h200}, EngineKind::kInference);
   EXPECT_TRUE(launches) << "forward keeps half as much as backward";
   const std::tuple<Result<JobPlan>, std::string, std::string> refused[] = {
-      {planned(4 * 65, 32768, {h200}), "model.seq_len: 32768", "a model.head_dim of 64"},
+      {planned(4 * 65, 32768, {h200}), "model.seq_len: 32768", "a model.head_dim that is a multiple of 8"},
       {planned(4 * 65, 16384, {h200, small}), "model.seq_len: 16384", "rank 1 on node node1"},
       {planned(4 * 65, 64, {h200}, EngineKind::kTraining, AttentionKernel::kCudnn), "model.attention: cudnn", "auto"}};
   for (const auto& [plan, field, remedy] : refused) {

@@ -32,8 +32,9 @@ TEST(AttentionPath, auto_takes_the_fastest_that_takes_the_shape) {
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 128)), AttentionPath::kCudnn);
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 80)), AttentionPath::kCudnn);
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 128), kWithoutCudnn), AttentionPath::kFlash);
-    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 80), kWithoutCudnn), AttentionPath::kScalar);
-    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 136)), AttentionPath::kScalar);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 80), kWithoutCudnn), AttentionPath::kFlash);
+    for (const int64_t head_size : {84, 136})
+      EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, head_size)), AttentionPath::kScalar);
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kF32, 1024, 1, 64)), AttentionPath::kScalar);
     EXPECT_EQ(path(AttentionKernel::kBuiltin, pass, shape(Dtype::kBF16, 1024, 1, 96)), AttentionPath::kFlash);
   }
@@ -59,7 +60,7 @@ TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
   EXPECT_EQ(grouped(2048, 2), AttentionPath::kFlash);  // the same model's share with tp 4
   EXPECT_EQ(grouped(8192, 2), AttentionPath::kCudnn);
   EXPECT_EQ(grouped(512, 1), AttentionPath::kCudnn);                 // a single group's sequences run together
-  EXPECT_EQ(grouped(512, 8, kMmaAlone, 80), AttentionPath::kCudnn);  // FlashAttention does not support the head size
+  EXPECT_EQ(grouped(512, 8, kMmaAlone, 80), AttentionPath::kCudnn);  // FlashAttention's tiles would be part zeros
   AttentionShape requested = shape(Dtype::kBF16, 512, 4, 128);
   EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kForward, requested), AttentionPath::kCudnn);
   requested.order = QkvOrder::kByKind;  // sequences are processed together
@@ -80,7 +81,7 @@ TEST(AttentionPath, auto_takes_hoppers_kernels_where_they_lead) {
   for (const int64_t head_size : {64, 96, 128})
     EXPECT_EQ(on_h200(Pass::kBackward, 512, head_size), AttentionPath::kFlash);
   EXPECT_EQ(on_h200(Pass::kBackward, 2048, 80), AttentionPath::kCudnn)
-      << "FlashAttention does not support the head size";
+      << "Hopper's kernels do not support the head size";
   AttentionShape few = shape(Dtype::kBF16, 2048, 1, 128);
   EXPECT_EQ(path(kAuto, Pass::kBackward, few, kH200), AttentionPath::kCudnn) << "256 tiles of keys, of 264 wanted";
   few.batch = 2;
@@ -129,7 +130,12 @@ TEST(AttentionPath, what_no_kernel_takes_is_an_error_that_says_why) {
   AttentionShape documents = shape(Dtype::kBF16, 2048, 1, 128), parts = documents;
   documents.documents = true;
   parts.key_len = 4096;
-  for (const AttentionShape& s : {documents, parts}) EXPECT_EQ(path(kAuto, Pass::kForward, s), AttentionPath::kFlash);
+  for (AttentionShape s : {documents, parts})
+    for (const int64_t head_size : {8, 72, 80, 112, 128}) {
+      s.head_size = head_size;
+      EXPECT_EQ(path(kAuto, Pass::kForward, s), AttentionPath::kFlash);
+      EXPECT_EQ(path(kAuto, Pass::kBackward, s, kH200), AttentionPath::kFlash);
+    }
   refused(AttentionKernel::kCudnn, Pass::kForward, documents, kH200, "data.document_mask");
   refused(AttentionKernel::kCudnn, Pass::kBackward, parts, kH200, "parallel.cp");
 }
@@ -140,11 +146,13 @@ TEST(AttentionPath, bf16_on_scalar_kernels_is_warned_of) {
   };
   EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 1, 65)));
   EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 136)));
-  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 80), kWithoutCudnn));
-  EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 80)));
-  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 1, 80), kWithoutCudnn));
+  EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 80), kWithoutCudnn));
   EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 1, 80)));
   EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 128)));
+  GpuProperties small = kH200, small_without_cudnn = kWithoutCudnn;
+  small.max_shared_bytes = small_without_cudnn.max_shared_bytes = 99 * 1024;
+  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 80), small_without_cudnn));
+  EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 80), small));
   EXPECT_FALSE(warned(shape(Dtype::kF32, 512, 1, 64))) << "fp32 has no other kernels";
   // The warning names what excludes cuDNN.
   for (const bool documents : {false, true})
@@ -152,13 +160,14 @@ TEST(AttentionPath, bf16_on_scalar_kernels_is_warned_of) {
       AttentionShape s = shape(Dtype::kBF16, 512, 1, 80);
       s.documents = documents;
       s.key_len = key_len;
-      const auto says = [&](const char* part, const GpuProperties& gpu = kH200) {
+      const auto says = [&](const char* part, const GpuProperties& gpu) {
         return scalar_attention_warning(AttentionKernel::kAuto, s, gpu).find(part) != std::string::npos;
       };
-      EXPECT_EQ(warned(s), documents || key_len > 0);
-      EXPECT_EQ(says("data.document_mask: false"), documents);
-      EXPECT_EQ(says("parallel.cp: 1"), key_len > 0);
-      EXPECT_FALSE(says("data.document_mask", kWithoutCudnn) || says("parallel.cp", kWithoutCudnn));
+      EXPECT_FALSE(warned(s));
+      EXPECT_EQ(warned(s, small), documents || key_len > 0);
+      EXPECT_EQ(says("data.document_mask: false", small), documents);
+      EXPECT_EQ(says("parallel.cp: 1", small), key_len > 0);
+      EXPECT_FALSE(says("data.document_mask", small_without_cudnn) || says("parallel.cp", small_without_cudnn));
     }
 }
 
