@@ -232,7 +232,7 @@ TEST(CudaAttention, flash_kernels_match_cpu) {
 // Tiles of 64, 96 and 128 columns, partly zeros.
 TEST(CudaAttention, flash_kernels_match_cpu_with_heads_that_do_not_fill_their_tiles) {
   TRI_NEEDS_GPU();
-  for (const int head_size : {8, 24, 40, 72, 80, 112, 120})
+  for (const int head_size : {16, 40, 72, 80, 112, 120})
     for (const auto& [kv, group] : {std::pair{3, 1}, {2, 2}})
       for (const QkvOrder order : kOrders)
         for (const int seq_len : {63, 200, 515})
