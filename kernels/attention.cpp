@@ -25,10 +25,15 @@ void check_attention(const char* op, const Args& a) {
   const int64_t batch = rows / a.seq_len, key_len = key_len_of(a);
   if (!a.first_key.empty()) require_tensor(op, "first_key", a.first_key, Dtype::kI32, {batch, key_len});
   if (a.kv.empty()) {
-    TRI_REQUIRE(a.key_len == 0 || a.key_len == a.seq_len, "{}: key_len {} without kv", op, a.key_len);
+    TRI_REQUIRE((a.key_len == 0 || a.key_len == a.seq_len) && a.first_kv_head == 0,
+                "{}: key_len {} and first_kv_head {} without kv", op, a.key_len, a.first_kv_head);
     return;
   }
-  require_tensor(op, "kv", a.kv, a.qkv.dtype, {batch * key_len, a.num_kv_heads * 2 * head_size});
+  require_matrix(op, "kv", a.kv);
+  const int kv_heads = kv_heads_of(a);
+  TRI_REQUIRE(kv_heads > 0 && a.first_kv_head >= 0 && a.first_kv_head + kv_heads <= a.num_kv_heads,
+              "{}: kv {} from head {} of {} on", op, a.kv.shape_text(), a.first_kv_head, a.num_kv_heads);
+  require_tensor(op, "kv", a.kv, a.qkv.dtype, {batch * key_len, kv_heads * 2 * head_size});
   for (const int start : a.chunk_start)
     TRI_REQUIRE(a.seq_len % 2 == 0 && start >= 0 && start + a.seq_len / 2 <= key_len,
                 "{}: a chunk of {} / 2 queries at {} of {} positions", op, a.seq_len, start, key_len);

@@ -7,7 +7,8 @@
 // to x is 1 - tanh²(x / c).
 // Queries of a part of each sample (context parallelism): query i of the T local ones has the position
 //   p(i) = chunk_start[0] + i if i < T/2, else chunk_start[1] + i - T/2
-// in the sample, its band is band(p(i)), and the keys and values of the whole sample are in kv.
+// in the sample, its band is band(p(i)), and the keys and values of the whole sample are in kv. A call may be for some
+// of the key/value heads only. Keys are read in whole tiles of kKeyTile positions that the band overlaps.
 // Blocks outside the band are skipped in both passes.  Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
 #pragma once
 
@@ -28,13 +29,15 @@ struct AttentionForward {
   // (B, Tk) i32: for each position of a sample, the first one that a query there attends to, the start of its document.
   // Never decreases along a sample, and is at most the position. Absent: 0.
   Tensor first_key;
-  // (B·Tk, NKVl · 2 · HS) T: the keys of all heads, then the values of all heads, of whole samples, if the queries are
-  // those of two chunks of each sample. Absent: those of qkv.
+  // (B·Tk, n · 2 · HS) T: of whole samples the keys, then the values, of the key/value heads first_kv_head and the next
+  // n - 1, if the queries are those of two chunks of each sample. Only the columns of these heads and of their queries
+  // are computed. Absent: those of qkv, all heads.
   Tensor kv;
   QkvOrder order = QkvOrder::kGrouped;
   int seq_len = 0;                          // T, of the queries; B = R / T; even with kv
   int key_len = 0;                          // Tk, with kv; 0: seq_len
   std::array<int, 2> chunk_start = {0, 0};  // with kv: positions in the sample of the first and of the (T/2)-th query
+  int first_kv_head = 0;                    // with kv
   int num_kv_heads = 0;                     // NKVl
   int group = 0;                            // G; NHl = NKVl · G
   int window = 0;                           // W; 0 = full causal
@@ -46,18 +49,19 @@ void check(const AttentionForward&);
 
 struct AttentionBackward {
   Tensor dqkv;                          // (R, NKVl · (G + 2) · HS) T, overwritten, with kv its queries alone; not qkv
-  Tensor dkv;                           // (B·Tk, NKVl · 2 · HS) T, overwritten; with kv
+  Tensor dkv;                           // (B·Tk, n · 2 · HS) T, overwritten; with kv
   Tensor delta;                         // (B, NHl, T) f32, workspace: sum_c dout · out
   Tensor dout;                          // (R, NHl · HS) T
   Tensor out;                           // (R, NHl · HS) T
   Tensor lse;                           // (B, NHl, T) f32
   Tensor qkv;                           // (R, NKVl · (G + 2) · HS) T
   Tensor first_key;                     // (B, Tk) i32, as in the forward pass, like the fields below
-  Tensor kv;                            // (B·Tk, NKVl · 2 · HS) T
+  Tensor kv;                            // (B·Tk, n · 2 · HS) T
   QkvOrder order = QkvOrder::kGrouped;  // of qkv and dqkv
   int seq_len = 0;
   int key_len = 0;
   std::array<int, 2> chunk_start = {0, 0};
+  int first_kv_head = 0;
   int num_kv_heads = 0;
   int group = 0;
   int window = 0;
@@ -79,6 +83,24 @@ QkvRow qkv_row_of(const Args& a) {
 template <class Args>
 int key_len_of(const Args& a) {
   return a.kv.empty() || a.key_len == 0 ? a.seq_len : a.key_len;
+}
+
+// Returns the number of key/value heads that a call computes, from first_kv_head on.
+template <class Args>
+int kv_heads_of(const Args& a) {
+  return a.kv.empty() ? a.num_kv_heads : static_cast<int>(a.kv[1] / (2 * qkv_row_of(a).head_size));
+}
+
+// Where the first of these heads begins: its queries in a row of qkv, its columns in a row of out, and its statistics
+// in those of a sample. All in elements.
+struct FirstHead {
+  int64_t query = 0, out = 0, stat = 0;
+};
+template <class Args>
+FirstHead first_head_of(const Args& a) {
+  const QkvRow row = qkv_row_of(a);
+  const int64_t head = int64_t{a.first_kv_head} * a.group;
+  return {row.query(a.first_kv_head, 0), head * row.head_size, head * a.seq_len};
 }
 
 // The part of a call that decides which of a GPU's kernels runs it.
@@ -139,6 +161,9 @@ bool flash_attention_is_hoppers(const GpuProperties& gpu);
 // Returns true for bf16 without a softcap, first_key and kv, with a head size that is a multiple of 8 up to 128, and
 // any group and window.
 bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
+
+// Every kernel reads the keys of a query from multiples of this number of positions on, also keys before its band.
+inline constexpr int kKeyTile = 128;
 
 // The most shared memory of a block that the FlashAttention kernels need. If a GPU has less than Hopper's kernels need,
 // those of mma.sync run (cuda/flash_attention.h). kScalarStaticBytes: what the scalar kernels need in addition to the

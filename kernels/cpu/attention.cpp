@@ -32,9 +32,10 @@ constexpr int kBlockCols = 64;
 constexpr int kLanes = 16;  // independent partial results, so that the loops vectorise
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// The dimensions and offsets of the heads. Queries are counted as the sample's local ones, [0, T).
+// The dimensions and offsets of the heads that a call computes. Queries are counted as the sample's local ones, [0, T).
 struct Heads {
-  int64_t batch, seq_len, key_len, chunk, kv_heads, group, head_size, window;
+  int64_t batch, seq_len, key_len, chunk, kv_heads, row_heads, group, head_size, window;
+  int first;  // key/value head of the QKV rows
   std::array<int, 2> chunk_start;
   const int32_t* document_starts;  // AttentionForward::first_key, or null
   QkvRow row;
@@ -46,19 +47,27 @@ struct Heads {
         seq_len(a.seq_len),
         key_len(key_len_of(a)),
         chunk(a.kv.empty() ? a.seq_len : a.seq_len / 2),
-        kv_heads(a.num_kv_heads),
+        kv_heads(kv_heads_of(a)),
+        row_heads(int64_t{a.num_kv_heads} * a.group),
         group(a.group),
         head_size(qkv_row_of(a).head_size),
         window(a.window),
+        first(a.first_kv_head),
         chunk_start(a.kv.empty() ? std::array{0, 0} : a.chunk_start),
         document_starts(a.first_key.empty() ? nullptr : a.first_key.template as<int32_t>()),
         row(qkv_row_of(a)),
         separate_keys(!a.kv.empty()) {}
 
-  int64_t out_row() const { return kv_heads * group * head_size; }
-  int64_t qkv_at(int64_t b, int64_t t, int head) const { return (b * seq_len + t) * row.width + head; }
-  int64_t out_at(int64_t b, int64_t t, int64_t head) const { return (b * seq_len + t) * out_row() + head * head_size; }
-  int64_t stat_at(int64_t b, int64_t head) const { return (b * kv_heads * group + head) * seq_len; }
+  int64_t out_row() const { return row_heads * head_size; }
+  // Of query head g of the call's key/value head n.
+  int64_t query_at(int64_t b, int64_t t, int n, int g) const {
+    return (b * seq_len + t) * row.width + row.query(first + n, g);
+  }
+  int64_t out_at(int64_t b, int64_t t, int n, int g) const {
+    return (b * seq_len + t) * out_row() + head(n, g) * head_size;
+  }
+  int64_t stat_at(int64_t b, int n, int g) const { return (b * row_heads + head(n, g)) * seq_len; }
+  int64_t head(int n, int g) const { return (first + n) * group + g; }  // of a row of out
 
   // Keys and values: rows of kv, or of qkv.
   int64_t key_row() const { return separate_keys ? kv_heads * 2 * head_size : row.width; }
@@ -239,9 +248,9 @@ void forward(const AttentionForward& a) {
   const T* keys = a.kv.empty() ? qkv : a.kv.as<T>();
 
   const auto query_block = [&](int64_t b, int n, int g, int64_t first, Matrix k, Matrix v) {
-    const int64_t rows = heads.rows_from(first), head = n * heads.group + g;
+    const int64_t rows = heads.rows_from(first);
     const QueryBlock queries{b, heads.position(first), rows};
-    const Matrix q = as_float(qkv + heads.qkv_at(b, first, heads.row.query(n, g)), ld, rows, HS, scratch.q);
+    const Matrix q = as_float(qkv + heads.query_at(b, first, n, g), ld, rows, HS, scratch.q);
     float* p = scratch.p.data();
     scratch.acc.assign(rows * HS, 0.0f);
     OnlineSoftmax softmax;
@@ -251,13 +260,13 @@ void forward(const AttentionForward& a) {
       sgemm(CblasNoTrans, CblasNoTrans, rows, HS, cols, 1.0f, {p, kBlockCols}, v.from_row(key), 1.0f,
             scratch.acc.data(), HS);
     });
-    float* lse = a.lse.as<float>() + heads.stat_at(b, head) + first;
+    float* lse = a.lse.as<float>() + heads.stat_at(b, n, g) + first;
     for (int64_t r = 0; r < rows; ++r) {
       const float inverse = 1.0f / softmax.sum[r];
       for (int64_t c = 0; c < HS; ++c) scratch.acc[r * HS + c] *= inverse;
       lse[r] = softmax.max[r] + std::log(softmax.sum[r]);
     }
-    store(scratch.acc, rows, HS, a.out.as<T>() + heads.out_at(b, first, head), heads.out_row());
+    store(scratch.acc, rows, HS, a.out.as<T>() + heads.out_at(b, first, n, g), heads.out_row());
   };
 
   for (int64_t b = 0; b < heads.batch; ++b) {
@@ -298,14 +307,14 @@ void backward(const AttentionBackward& a) {
   T* dkeys = a.kv.empty() ? dqkv : a.dkv.as<T>();
 
   const auto query_block = [&](int64_t b, int n, int g, int64_t first, Matrix k, Matrix v) {
-    const int64_t rows = heads.rows_from(first), head = n * heads.group + g;
+    const int64_t rows = heads.rows_from(first);
     const QueryBlock queries{b, heads.position(first), rows};
-    const T* dout_rows = a.dout.as<T>() + heads.out_at(b, first, head);
-    const Matrix q = as_float(qkv + heads.qkv_at(b, first, heads.row.query(n, g)), ld, rows, HS, scratch.q);
+    const T* dout_rows = a.dout.as<T>() + heads.out_at(b, first, n, g);
+    const Matrix q = as_float(qkv + heads.query_at(b, first, n, g), ld, rows, HS, scratch.q);
     const Matrix dout = as_float(dout_rows, heads.out_row(), rows, HS, scratch.dout);
-    const float* lse = a.lse.as<float>() + heads.stat_at(b, head) + first;
-    float* delta = a.delta.as<float>() + heads.stat_at(b, head) + first;
-    output_dots(a.out.as<T>() + heads.out_at(b, first, head), dout_rows, heads.out_row(), rows, HS, delta);
+    const float* lse = a.lse.as<float>() + heads.stat_at(b, n, g) + first;
+    float* delta = a.delta.as<float>() + heads.stat_at(b, n, g) + first;
+    output_dots(a.out.as<T>() + heads.out_at(b, first, n, g), dout_rows, heads.out_row(), rows, HS, delta);
 
     float* p = scratch.p.data();
     float* dp = scratch.dp.data();
@@ -323,7 +332,7 @@ void backward(const AttentionBackward& a) {
             scratch.acc.data(), HS);
       sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {dp, kBlockCols}, q, 1.0f, &scratch.dk[key * HS], HS);
     });
-    store(scratch.acc, rows, HS, dqkv + heads.qkv_at(b, first, heads.row.query(n, g)), ld);
+    store(scratch.acc, rows, HS, dqkv + heads.query_at(b, first, n, g), ld);
   };
 
   for (int64_t b = 0; b < heads.batch; ++b) {

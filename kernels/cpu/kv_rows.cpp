@@ -10,12 +10,14 @@
 namespace tri::cpu {
 namespace {
 
-// Calls f(first element of a key or value in its QKV row, the same in its row of keys and values) for each head.
+// Calls f(first element of a key or value in its QKV row, the same in its row of keys and values of `width` elements)
+// for each head of the latter, which begins with head `first`.
 template <class F>
-void for_each_head(const QkvRow& row, int num_kv_heads, F f) {
-  for (int head = 0; head < num_kv_heads; ++head) {
-    f(row.key(head), head * row.head_size);
-    f(row.value(head), (num_kv_heads + head) * row.head_size);
+void for_each_head(const QkvRow& row, int first, int64_t width, F f) {
+  const int heads = static_cast<int>(width / (2 * row.head_size));
+  for (int head = 0; head < heads; ++head) {
+    f(row.key(first + head), head * row.head_size);
+    f(row.value(first + head), (heads + head) * row.head_size);
   }
 }
 
@@ -32,7 +34,7 @@ void pack_kv(const PackKv& p) {
     for (int64_t r = 0; r < p.qkv[0]; ++r) {
       const T* from = p.qkv.as<T>() + r * row.width;
       T* to = p.kv.as<T>() + r * p.kv[1];
-      for_each_head(row, p.num_kv_heads,
+      for_each_head(row, p.first_kv_head, p.kv[1],
                     [&](int in_qkv, int in_kv) { std::copy_n(from + in_qkv, row.head_size, to + in_kv); });
     }
   });
@@ -46,7 +48,7 @@ void unpack_kv(const UnpackKv& u) {
     for (int64_t r = 0; r < u.qkv[0]; ++r) {
       const T* from = u.parts.as<T>() + r * width;
       T* to = u.qkv.as<T>() + r * row.width;
-      for_each_head(row, u.num_kv_heads, [&](int in_qkv, int in_kv) {
+      for_each_head(row, u.first_kv_head, width, [&](int in_qkv, int in_kv) {
         for (int i = 0; i < row.head_size; ++i) {
           float sum = to_float(from[in_kv + i]);
           for (int64_t p = 1; p < num_parts; ++p) sum += to_float(from[p * stride + in_kv + i]);

@@ -65,9 +65,9 @@ template <class Args>
 QkvRow key_row_of(const Args& a) {
   QkvRow row = qkv_row_of(a);
   if (a.kv.empty()) return row;
-  row.width = a.num_kv_heads * 2 * row.head_size;
+  row.width = static_cast<int>(a.kv[1]);
   row.key_at = 0;
-  row.value_at = a.num_kv_heads * row.head_size;
+  row.value_at = row.width / 2;
   row.key_stride = row.head_size;
   return row;
 }

@@ -22,19 +22,21 @@ namespace tri::cuda::flash {
 
 using Bf16 = __nv_bfloat16;
 
+// Of the heads that a call computes; pointers are those of their first one (FirstHead).
 struct Shape {
   int seq_len, kv_heads, group, window;  // window 0: none
   float scale, softcap;                  // softcap 0: none
+  int row_heads;                         // of a row of out, and of a sample's statistics
   QkvRow row;
 
   __device__ int heads() const { return kv_heads * group; }
-  __device__ int out_row(int head_size) const { return heads() * head_size; }
+  __device__ int out_row(int head_size) const { return row_heads * head_size; }
   // Returns the element of a head that begins `head` elements into its row.
   __device__ int64_t qkv_at(int b, int t, int head) const { return (int64_t{b} * seq_len + t) * row.width + head; }
   __device__ int64_t out_at(int b, int t, int head, int head_size) const {
     return (int64_t{b} * seq_len + t) * out_row(head_size) + head * head_size;
   }
-  __device__ int64_t stat_at(int b, int t, int head) const { return (int64_t{b} * heads() + head) * seq_len + t; }
+  __device__ int64_t stat_at(int b, int t, int head) const { return (int64_t{b} * row_heads + head) * seq_len + t; }
   __device__ int first_key(int t) const { return window == 0 || t < window ? 0 : t - window + 1; }
   __device__ int last_query(int s) const { return window == 0 || s + window > seq_len ? seq_len - 1 : s + window - 1; }
   // The keys of t are those in (below(t), t].
@@ -187,7 +189,14 @@ __device__ __forceinline__ void store_release(int* to, int value) {
 
 template <class Args>
 Shape shape_of(const Args& a) {
-  return {a.seq_len, a.num_kv_heads, a.group, a.window >= a.seq_len ? 0 : a.window, a.scale, a.softcap, qkv_row_of(a)};
+  return {.seq_len = a.seq_len,
+          .kv_heads = kv_heads_of(a),
+          .group = a.group,
+          .window = a.window >= a.seq_len ? 0 : a.window,
+          .scale = a.scale,
+          .softcap = a.softcap,
+          .row_heads = a.num_kv_heads * a.group,
+          .row = qkv_row_of(a)};
 }
 
 // Calls f(std::integral_constant<int, columns of a tile>): the head size, rounded up to 64, 96 or 128.

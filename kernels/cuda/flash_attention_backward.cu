@@ -363,7 +363,11 @@ using namespace flash;
 void mma_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
   const Shape d = shape_of(a);
+  const FirstHead first = first_head_of(a);
   const int64_t batch = a.qkv[0] / d.seq_len, heads = int64_t{d.kv_heads} * d.group;
+  Bf16* const dqkv = pointer<Bf16>(a.dqkv) + first.query;
+  float* const delta = pointer<float>(a.delta) + first.stat;
+  const Bf16* const dout = pointer<Bf16>(a.dout) + first.out;
   with_head_size(d.row.head_size, [&](auto head_size) {
     constexpr int kHead = head_size();
     using Tiles = BackwardTiles<kHead>;
@@ -390,20 +394,20 @@ void mma_attention_backward(const AttentionBackward& a, CudaStream& stream) {
     const dim3 rows(static_cast<unsigned>(ceil_div(d.seq_len, kDeltaRows)), static_cast<unsigned>(heads),
                     static_cast<unsigned>(batch));
     delta_kernel<kHead>
-        <<<rows, 256, 0, stream>>>(pointer<float>(a.delta), pointer<Bf16>(a.dout), pointer<Bf16>(a.out), d);
+        <<<rows, 256, 0, stream>>>(delta, dout, pointer<Bf16>(a.out) + first.out, d);
     TRI_CUDA_LAUNCH("flash_attention_delta");
     static_assert(Tiles::kShared <= kFlashSharedBytes);
     with_flags(a.softcap > 0, has_band(a), [&](auto capped, auto tables) {
       const auto kernel = backward_kernel<kHead, decltype(capped)::value, decltype(tables)::value>;
       allow_shared(kernel, Tiles::kShared);
       kernel<<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
-          pointer<Bf16>(a.dqkv), dq, pointer<Bf16>(a.dout), pointer<float>(a.lse), pointer<float>(a.delta),
-          pointer<Bf16>(a.qkv), d, pointer<Bf16>(keys_of(a)), pointer<Bf16>(key_gradients_of(a)), bounds);
+          dqkv, dq, dout, pointer<float>(a.lse) + first.stat, delta, pointer<Bf16>(a.qkv) + first.query, d,
+          pointer<Bf16>(keys_of(a)), pointer<Bf16>(key_gradients_of(a)), bounds);
     });
     TRI_CUDA_LAUNCH("flash_attention_backward");
     const dim3 query_tiles(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(batch));
     round_query_gradient_kernel<kHead>
-        <<<query_tiles, 256, 0, stream>>>(pointer<Bf16>(a.dqkv), reinterpret_cast<const float4*>(memory), d);
+        <<<query_tiles, 256, 0, stream>>>(dqkv, reinterpret_cast<const float4*>(memory), d);
     TRI_CUDA_LAUNCH("flash_attention_query_gradient");
   });
 }

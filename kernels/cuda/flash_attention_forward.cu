@@ -176,6 +176,7 @@ using namespace flash;
 void mma_attention_forward(const AttentionForward& a, CudaStream& stream) {
   TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
   const Shape d = shape_of(a);
+  const FirstHead first = first_head_of(a);
   with_head_size(d.row.head_size, [&](auto head_size) {
     constexpr int kHead = head_size();
     using Tiles = ForwardTiles<kHead>;
@@ -191,7 +192,8 @@ void mma_attention_forward(const AttentionForward& a, CudaStream& stream) {
       const auto kernel = forward_kernel<kHead, decltype(capped)::value, decltype(tables)::value>;
       allow_shared(kernel, Tiles::kShared);
       kernel<<<grid, Tiles::kThreads, Tiles::kShared, stream>>>(
-          pointer<Bf16>(a.out), pointer<float>(a.lse), pointer<Bf16>(a.qkv), d, pointer<Bf16>(keys_of(a)), bounds);
+          pointer<Bf16>(a.out) + first.out, pointer<float>(a.lse) + first.stat, pointer<Bf16>(a.qkv) + first.query, d,
+          pointer<Bf16>(keys_of(a)), bounds);
     });
   });
   TRI_CUDA_LAUNCH("flash_attention_forward");

@@ -409,6 +409,7 @@ using namespace flash;
 void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
   const Shape d = shape_of(a);
+  const FirstHead first = first_head_of(a);
   const int64_t batch = a.qkv[0] / d.seq_len, heads = int64_t{d.kv_heads} * d.group, pairs = batch * d.kv_heads;
   with_head_size(d.row.head_size, [&](auto head_size) {
     constexpr int kHead = head_size();
@@ -438,12 +439,13 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
     constexpr int kRows = 4 * 256 / row_lanes(kHead);  // per block
     const dim3 rows(static_cast<unsigned>(ceil_div(tiles * Tiles::kQueries, kRows)), static_cast<unsigned>(heads),
                     static_cast<unsigned>(batch));
-    hopper_statistics_kernel<Tiles><<<rows, 256, 0, stream>>>(work.stats, pointer<float>(a.lse), pointer<Bf16>(a.dout),
-                                                              pointer<Bf16>(a.out), work.tiles, d);
+    hopper_statistics_kernel<Tiles>
+        <<<rows, 256, 0, stream>>>(work.stats, pointer<float>(a.lse) + first.stat, pointer<Bf16>(a.dout) + first.out,
+                                   pointer<Bf16>(a.out) + first.out, work.tiles, d);
     TRI_CUDA_LAUNCH("hopper_attention_statistics");
     static_assert(Tiles::kSharedWithTables <= kHopperSharedBytes);
-    const auto map_of_queries = [&](const Tensor& rows, int64_t num_heads) {
-      return box_map(rows.data, batch, d.seq_len, num_heads, kHead, Tiles::kQueries);
+    const auto map_of_queries = [&](const Tensor& rows, int64_t num_heads, int64_t from) {
+      return box_map(rows.data, batch, d.seq_len, num_heads, kHead, Tiles::kQueries, from / kHead);
     };
     const auto map_of_keys = [&](const Tensor& rows, int box_rows) {
       return box_map(rows.data, batch, bounds.band.key_len, bounds.keys.width / kHead, kHead, box_rows);
@@ -454,12 +456,13 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
       const auto kernel = hopper_backward_kernel<Tiles, decltype(capped)::value, kTables>;
       allow_shared(kernel, kShared);
       kernel<<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, kShared, stream>>>(
-          map_of_keys(keys_of(a), Tiles::kKeys), map_of_queries(a.qkv, heads + 2 * d.kv_heads),
-          map_of_queries(a.dout, heads), map_of_keys(key_gradients_of(a), 16), work, d, bounds);
+          map_of_keys(keys_of(a), Tiles::kKeys), map_of_queries(a.qkv, d.row.width / kHead, first.query),
+          map_of_queries(a.dout, d.row_heads, first.out), map_of_keys(key_gradients_of(a), 16), work, d, bounds);
     });
     TRI_CUDA_LAUNCH("hopper_attention_backward");
     const dim3 query_tiles(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(batch));
-    hopper_query_gradient_kernel<Tiles><<<query_tiles, 256, 0, stream>>>(pointer<Bf16>(a.dqkv), work.sums, d);
+    hopper_query_gradient_kernel<Tiles>
+        <<<query_tiles, 256, 0, stream>>>(pointer<Bf16>(a.dqkv) + first.query, work.sums, d);
     TRI_CUDA_LAUNCH("hopper_attention_query_gradient");
   });
 }

@@ -353,7 +353,8 @@ bool built_for_hopper() { return true; }
 void hopper_attention_forward(const AttentionForward& a, CudaStream& stream) {
   TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
   const Shape d = shape_of(a);
-  const int64_t batch = a.qkv[0] / d.seq_len, heads = int64_t{d.kv_heads} * d.group, pairs = batch * d.kv_heads;
+  const FirstHead first = first_head_of(a);
+  const int64_t batch = a.qkv[0] / d.seq_len, pairs = batch * d.kv_heads;
   with_head_size(d.row.head_size, [&](auto head_size) {
     constexpr int kHead = head_size();
     using Tiles = ForwardTiles<kHead>;
@@ -373,9 +374,10 @@ void hopper_attention_forward(const AttentionForward& a, CudaStream& stream) {
       const auto kernel = hopper_forward_kernel<Tiles, decltype(capped)::value, decltype(tables)::value>;
       allow_shared(kernel, Tiles::kShared);
       kernel<<<blocks, Tiles::kThreads, Tiles::kShared, stream>>>(
-          box_map(a.qkv.data, batch, d.seq_len, heads + 2 * d.kv_heads, kHead, Tiles::kQueries),
+          box_map(a.qkv.data, batch, d.seq_len, d.row.width / kHead, kHead, Tiles::kQueries, first.query / kHead),
           box_map(keys_of(a).data, batch, bounds.band.key_len, bounds.keys.width / kHead, kHead, Tiles::kKeys),
-          box_map(a.out.data, batch, d.seq_len, heads, kHead, 16), pointer<float>(a.lse), work, d, bounds);
+          box_map(a.out.data, batch, d.seq_len, d.row_heads, kHead, 16, first.out / kHead),
+          pointer<float>(a.lse) + first.stat, work, d, bounds);
     });
   });
   TRI_CUDA_LAUNCH("hopper_attention_forward");

@@ -14,24 +14,24 @@
 namespace tri::cuda {
 namespace {
 
-// Where the element `i` of a row of keys and values is in its QKV row.
-__device__ int in_qkv_row(const QkvRow& row, int kv_heads, int i) {
-  const int head = i / row.head_size, rest = i - head * row.head_size;
-  return (head < kv_heads ? row.key(head) : row.value(head - kv_heads)) + rest;
-}
-
 struct Shape {
   int64_t rows;
-  int width, kv_heads;  // of a row of keys and values
+  int width, first, kv_heads;  // of a row of keys and values: its elements, and its heads of those of a QKV row
   QkvRow row;
 };
+
+// Where the element `i` of a row of keys and values is in its QKV row.
+__device__ int in_qkv_row(const Shape& d, int i) {
+  const int head = i / d.row.head_size, rest = i - head * d.row.head_size;
+  return (head < d.kv_heads ? d.row.key(d.first + head) : d.row.value(d.first + head - d.kv_heads)) + rest;
+}
 
 template <class T, int kVec>
 __global__ void __launch_bounds__(kThreads) pack_kv_kernel(T* kv, const T* qkv, Shape d) {
   const int64_t at = thread_index() * kVec, r = at / d.width;
   if (r >= d.rows) return;
   const int i = static_cast<int>(at - r * d.width);
-  store_pack(kv + at, load_pack<kVec>(qkv + r * d.row.width + in_qkv_row(d.row, d.kv_heads, i)));
+  store_pack(kv + at, load_pack<kVec>(qkv + r * d.row.width + in_qkv_row(d, i)));
 }
 
 template <class T, int kVec>
@@ -48,15 +48,16 @@ __global__ void __launch_bounds__(kThreads) unpack_kv_kernel(T* qkv, const T* pa
 #pragma unroll
     for (int k = 0; k < kVec; ++k) sum[k] += x[k];
   }
-  store_pack(qkv + r * d.row.width + in_qkv_row(d.row, d.kv_heads, i), pack_floats<T>(sum));
+  store_pack(qkv + r * d.row.width + in_qkv_row(d, i), pack_floats<T>(sum));
 }
 
 template <class Args>
 Shape shape_of(const Args& a, int64_t width) {
-  const int head_size = static_cast<int>(width / (2 * a.num_kv_heads));
+  const int head_size = static_cast<int>(a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2)));
   return {.rows = a.qkv[0],
           .width = static_cast<int>(width),
-          .kv_heads = a.num_kv_heads,
+          .first = a.first_kv_head,
+          .kv_heads = static_cast<int>(width / (2 * head_size)),
           .row = qkv_row(a.order, a.num_kv_heads, a.group, head_size)};
 }
 

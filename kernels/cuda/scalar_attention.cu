@@ -14,20 +14,21 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kMaxPerThread = 8;  // head elements per thread of the dk, dv kernel
 
+// Of the heads that a call computes; pointers are those of their first one (FirstHead).
 struct Shape {
-  int seq_len, kv_heads, group, head_size;
+  int seq_len, kv_heads, group, row_heads, head_size;  // row_heads: of a row of out, and of a sample's statistics
   float scale, softcap;
   QkvRow row, key_row;
   Band band;
 
-  __device__ int64_t out_row() const { return int64_t{kv_heads} * group * head_size; }
+  __device__ int64_t out_row() const { return int64_t{row_heads} * head_size; }
   // Returns the index of the element that begins `head` elements into its row.
   __device__ int64_t qkv_at(int b, int t, int head) const { return (int64_t{b} * seq_len + t) * row.width + head; }
   __device__ int64_t out_at(int b, int t, int head) const {
     return (int64_t{b} * seq_len + t) * out_row() + int64_t{head} * head_size;
   }
   __device__ int64_t stat_at(int b, int t, int head) const {
-    return (int64_t{b} * kv_heads * group + head) * seq_len + t;
+    return (int64_t{b} * row_heads + head) * seq_len + t;
   }
   __device__ int64_t key_at(int b, int s, int kv) const {
     return (int64_t{b} * band.key_len + s) * key_row.width + key_row.key(kv);
@@ -150,7 +151,16 @@ template <class Args>
 Shape shape_of(const Args& a) {
   const QkvRow row = qkv_row_of(a);
   static_assert(kMaxPerThread * kThreads == kScalarMaxHeadSize);
-  return {a.seq_len, a.num_kv_heads, a.group, row.head_size, a.scale, a.softcap, row, key_row_of(a), band_of(a)};
+  return {.seq_len = a.seq_len,
+          .kv_heads = kv_heads_of(a),
+          .group = a.group,
+          .row_heads = a.num_kv_heads * a.group,
+          .head_size = row.head_size,
+          .scale = a.scale,
+          .softcap = a.softcap,
+          .row = row,
+          .key_row = key_row_of(a),
+          .band = band_of(a)};
 }
 
 template <class Kernel>
@@ -165,6 +175,7 @@ size_t shared_bytes(Kernel kernel, int floats) {
 
 void scalar_attention_forward(const AttentionForward& a, CudaStream& stream) {
   const Shape d = shape_of(a);
+  const FirstHead first = first_head_of(a);
   const dim3 grid(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads * d.group),
                   static_cast<unsigned>(a.qkv[0] / d.seq_len));
   dispatch(a.qkv.dtype, [&](auto type) {
@@ -172,7 +183,8 @@ void scalar_attention_forward(const AttentionForward& a, CudaStream& stream) {
     with_flag(a.softcap > 0, [&](auto capped) {
       auto kernel = forward_kernel<T, decltype(capped)::value>;
       kernel<<<grid, kThreads, shared_bytes(kernel, d.band.key_len), stream>>>(
-          pointer<T>(a.out), pointer<float>(a.lse), pointer<T>(a.qkv), pointer<T>(keys_of(a)), d);
+          pointer<T>(a.out) + first.out, pointer<float>(a.lse) + first.stat, pointer<T>(a.qkv) + first.query,
+          pointer<T>(keys_of(a)), d);
     });
   });
   TRI_CUDA_LAUNCH("attention_forward");
@@ -180,20 +192,23 @@ void scalar_attention_forward(const AttentionForward& a, CudaStream& stream) {
 
 void scalar_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   const Shape d = shape_of(a);
+  const FirstHead first = first_head_of(a);
+  float* const delta = pointer<float>(a.delta) + first.stat;
+  const float* const lse = pointer<float>(a.lse) + first.stat;
   const auto batch = static_cast<unsigned>(a.qkv[0] / d.seq_len);
   const dim3 queries(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads * d.group), batch);
   const dim3 keys(static_cast<unsigned>(d.band.key_len), static_cast<unsigned>(d.kv_heads), batch);
   dispatch(a.qkv.dtype, [&](auto type) {
     using T = decltype(type);
+    const T *qkv = pointer<T>(a.qkv) + first.query, *dout = pointer<T>(a.dout) + first.out;
     with_flag(a.softcap > 0, [&](auto capped) {
       auto query_kernel = query_gradient_kernel<T, decltype(capped)::value>;
       query_kernel<<<queries, kThreads, shared_bytes(query_kernel, d.band.key_len), stream>>>(
-          pointer<T>(a.dqkv), pointer<float>(a.delta), pointer<T>(a.dout), pointer<T>(a.out), pointer<float>(a.lse),
-          pointer<T>(a.qkv), pointer<T>(keys_of(a)), d);
+          pointer<T>(a.dqkv) + first.query, delta, dout, pointer<T>(a.out) + first.out, lse, qkv,
+          pointer<T>(keys_of(a)), d);
       auto key_kernel = key_value_gradient_kernel<T, decltype(capped)::value>;
       key_kernel<<<keys, kThreads, shared_bytes(key_kernel, 2 * d.seq_len), stream>>>(
-          pointer<T>(key_gradients_of(a)), pointer<float>(a.delta), pointer<T>(a.dout), pointer<float>(a.lse),
-          pointer<T>(a.qkv), pointer<T>(keys_of(a)), d);
+          pointer<T>(key_gradients_of(a)), delta, dout, lse, qkv, pointer<T>(keys_of(a)), d);
     });
   });
   TRI_CUDA_LAUNCH("attention_backward");

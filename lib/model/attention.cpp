@@ -94,6 +94,16 @@ QkvOrder attention_order(const AttentionSpec& a, int tp) {
   return changes ? QkvOrder::kByKind : QkvOrder::kGrouped;
 }
 
+int kv_head_groups(const AttentionSpec& a, int tp, int cp, int ranks_per_node, bool overlap) {
+  constexpr int kMost = 4;
+  const bool in_machines = tp * cp <= ranks_per_node && ranks_per_node % (tp * cp) == 0;
+  if (cp == 1 || in_machines || !overlap) return 1;
+  const int heads = share_of(a, tp).NKVl;
+  int groups = std::min(kMost, heads);
+  while (heads % groups != 0) --groups;
+  return groups;
+}
+
 AttentionShare share_of(const AttentionSpec& a, int tp) {
   const int heads = a.heads / tp, kv_heads = std::max(1, a.kv_heads / tp);
   return {.NHl = heads,
@@ -149,9 +159,12 @@ void allocate_workspace(const AttentionSpec& attention, const BranchMemory& m, L
       if (!table.empty()) *rows = m.take(Dtype::kF32, {d.R, a.HS / 2, 2});
   }
   if (attention.qk_norm == QkNorm::kFull) w.qk_sums = m.take(Dtype::kF32, {d.R, 2});
-  if (d.chunks.cp.size > 1)
+  if (d.chunks.cp.size > 1) {
+    const int groups = kv_head_groups(attention, d.tp, d.chunks.cp.size, m.config.cluster.ranks_per_node,
+                                      m.config.parallel.overlap_cp);
     for (Tensor* whole : {&w.kv, &w.dkv})
-      *whole = m.take(d.dtype, {d.B * d.chunks.seq_len, int64_t{2} * a.NKVl * a.HS});
+      *whole = m.take(d.dtype, {groups, d.B * d.chunks.seq_len, int64_t{2} * (a.NKVl / groups) * a.HS});
+  }
   if (!any_fp8_layer(m.config)) return;
   const Dtype gradient = m.config.precision.fp8_gradients;
   w.fp8_out = m.take(Dtype::kE4M3, {d.R, a.width});
@@ -217,14 +230,19 @@ class AttentionLayer final : public BranchLayer {
   void inner_forward(const LayerContext& ctx, const LayerTensors& t, Inner) const override {
     const AttentionTensors& a = t.attention;
     rotate_forward(ctx, a.qkv, projected(ctx, a), a);
+    const AttentionForward attention = with_shape(ctx, AttentionForward{.out = a.out, .lse = a.lse, .qkv = a.qkv});
     if (divides_samples(ctx)) {
-      start_kv_gather(ctx, share_of(spec_, ctx.dims.tp), a.qkv);
-      finish_kv_gather(ctx);
-    }
-    if (a.cache.keys.empty())
-      attention_forward(with_shape(ctx, AttentionForward{.out = a.out, .lse = a.lse, .qkv = a.qkv}), ctx.compute);
-    else
+      const KvExchange exchange(ctx, spec_);
+      exchange.start_gather(a.qkv);
+      for (int group = 0; group < exchange.groups(); ++group) {
+        exchange.finish_gather(group);
+        attention_forward(exchange.of_group(group, attention), ctx.compute);
+      }
+    } else if (a.cache.keys.empty()) {
+      attention_forward(attention, ctx.compute);
+    } else {
       cached_forward(ctx, a);
+    }
     if (fp8_) ctx.fp8->cast(Fp8Operand::kInput, proj_.linear, a.out, ctx.work.attention.fp8_out);
   }
 
@@ -233,9 +251,7 @@ class AttentionLayer final : public BranchLayer {
   }
 
   void row_gradient(const LayerContext& ctx, const LayerTensors& t) const override {
-    // Saved activations hold the local keys and values only. A layer that was just recomputed has gathered them.
-    if (divides_samples(ctx) && ctx.config.parallel.recompute != Recompute::kFull)
-      start_kv_gather(ctx, share_of(spec_, ctx.dims.tp), t.attention.qkv);
+    if (gathers_again(ctx)) KvExchange(ctx, spec_).start_gather(t.attention.qkv);
     proj_.backward_input(ctx, ctx.work.attention.dout, fp8_ ? ctx.work.fp8.dstream : ctx.work.dbranch);
   }
 
@@ -243,17 +259,28 @@ class AttentionLayer final : public BranchLayer {
     const AttentionTensors& a = t.attention;
     const AttentionWorkspace& w = ctx.work.attention;
     const Tensor dqkv = rope_input(ctx, w.dqkv);
-    if (divides_samples(ctx) && ctx.config.parallel.recompute != Recompute::kFull) finish_kv_gather(ctx);
-    attention_backward(with_shape(ctx, AttentionBackward{.dqkv = dqkv,
-                                                         .dkv = w.dkv,
-                                                         .delta = w.delta,
-                                                         .dout = w.dout,
-                                                         .out = a.out,
-                                                         .lse = a.lse,
-                                                         .qkv = a.qkv,
-                                                         .deterministic = ctx.config.run.deterministic}),
-                       ctx.compute);
-    if (divides_samples(ctx)) reduce_dkv(ctx, share_of(spec_, ctx.dims.tp), dqkv);
+    const AttentionBackward attention =
+        with_shape(ctx, AttentionBackward{.dqkv = dqkv,
+                                          .delta = w.delta,
+                                          .dout = w.dout,
+                                          .out = a.out,
+                                          .lse = a.lse,
+                                          .qkv = a.qkv,
+                                          .deterministic = ctx.config.run.deterministic});
+    if (divides_samples(ctx)) {
+      const KvExchange exchange(ctx, spec_);
+      const bool gathers = gathers_again(ctx);
+      if (gathers) exchange.finish_gather(0);
+      for (int group = 0; group < exchange.groups(); ++group) {
+        attention_backward(exchange.of_group(group, attention), ctx.compute);
+        // Before the reduce is enqueued, which the next group's attention must not wait for.
+        if (gathers && group + 1 < exchange.groups()) exchange.finish_gather(group + 1);
+        exchange.start_reduce(group);
+      }
+      exchange.finish_reduce(dqkv);
+    } else {
+      attention_backward(attention, ctx.compute);
+    }
     rotate_backward(ctx, w.dqkv, dqkv, a);
     if (!fp8_) return;
     ctx.fp8->cast(Fp8Operand::kGradient, qkv_.linear, w.dqkv, w.fp8_dqkv, w.fp8_dqkv_t, qkv_.bias_gradient(ctx));
@@ -281,6 +308,11 @@ class AttentionLayer final : public BranchLayer {
   const RowLinear& row_linear() const override { return proj_; }
 
  private:
+  // Whether the backward pass gathers keys and values: saved activations hold the local ones only, but a layer that was
+  // just recomputed has gathered them.
+  static bool gathers_again(const LayerContext& ctx) {
+    return divides_samples(ctx) && ctx.config.parallel.recompute != Recompute::kFull;
+  }
   void cached_forward(const LayerContext& ctx, const AttentionTensors& a) const {
     const AttentionShare share = share_of(spec_, ctx.dims.tp);
     cached_attention({.out = a.out,
@@ -306,19 +338,13 @@ class AttentionLayer final : public BranchLayer {
     return spec_.scale > 0 ? static_cast<float>(spec_.scale) : 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
   }
 
-  // Returns `args` of either pass with the shape and the kernel that both passes share.
+  // Returns `args` of either pass with the shape and the kernel that both passes share, without those of KvExchange.
   template <class Args>
   Args with_shape(const LayerContext& ctx, Args args) const {
     const AttentionShare share = share_of(spec_, ctx.dims.tp);
     args.first_key = ctx.document_starts;
     args.order = share.order;
     args.seq_len = ctx.dims.T;
-    if (divides_samples(ctx)) {
-      const SequenceChunks& chunks = ctx.dims.chunks;
-      args.kv = ctx.work.attention.kv;
-      args.key_len = static_cast<int>(chunks.seq_len);
-      for (size_t i = 0; i < 2; ++i) args.chunk_start[i] = static_cast<int>(chunks.starts()[i]);
-    }
     args.num_kv_heads = share.NKVl;
     args.group = share.G;
     args.window = spec_.window;

@@ -69,6 +69,11 @@ struct AttentionSpec {
 // many sequences at once.
 QkvOrder attention_order(const AttentionSpec& attention, int tp);
 
+// Returns the number of groups of key/value heads, of one tp rank, that cp ranks exchange one after the other, so that
+// attention over a group runs concurrently with the transfer of the next. One group inside a machine, where a transfer
+// takes less time than kernels lose over fewer heads.
+int kv_head_groups(const AttentionSpec& attention, int tp, int cp, int ranks_per_node, bool overlap);
+
 // One tp rank's share; letters as in kernels/core/dims.h. With fewer key/value heads than ranks, as other programs
 // allow, each rank holds one.
 struct AttentionShare {
@@ -108,8 +113,8 @@ struct AttentionWorkspace {
   // (T, HS/2, 2) f32; with data.reset_positions, of all positions of a sample; in passes over cached sequences
   // (R, HS/2, 2), the angles of each row
   RopeTables rope;
-  // With context parallelism: (B · the length of a sample, NKVl · 2 · HS): keys and values of whole samples, and their
-  // gradients. kv then receives the other ranks' gradients (kv_exchange.h).
+  // With context parallelism: (groups of heads, B · the length of a sample, NKVl / groups · 2 · HS): keys and values of
+  // whole samples, and their gradients. kv then receives the other ranks' gradients (kv_exchange.h).
   Tensor kv, dkv;
   Tensor qk_sums;  // (R, 2) f32: sums over the heads of all tp ranks, for QK-norm over the full width
   // (R) i32, of each row in such a pass; with data.reset_positions its position in its document

@@ -1,78 +1,104 @@
 #include "lib/model/kv_exchange.h"
 
+#include "kernels/attention.h"
 #include "kernels/ops.h"
 
 namespace tri {
-namespace {
 
-// Calls f(rows of this rank, first and count of the same rows among those of whole samples) for each piece of each
-// sample, as cp rank `rank` holds them. All ranks go through the pieces in the same order.
-template <class F>
-void for_each_piece(const LayerContext& ctx, int rank, F f) {
-  const SequenceChunks chunks = ctx.dims.chunks.of_rank(rank);
-  for (int sample = 0; sample < ctx.dims.B; ++sample)
-    for (const SequencePiece& piece : chunks.pieces())
-      f(sample * chunks.local_len() + piece.local, sample * chunks.seq_len + piece.global, piece.count);
+using Messages = std::vector<CommGroup::Message>;
+
+KvExchange::KvExchange(const LayerContext& ctx, const AttentionSpec& attention)
+    : ctx_(ctx),
+      share_(share_of(attention, ctx.dims.tp)),
+      window_(attention.window),
+      cp_(ctx.dims.chunks.cp) {}
+
+void KvExchange::start_gather(Tensor qkv) const {
+  for (int group = 0; group < groups(); ++group)
+    for (const Rows& rows : rows_of(cp_.rank))
+      pack_kv({.kv = kv(group).rows(rows.whole, rows.count),
+               .qkv = qkv.rows(rows.local, rows.count),
+               .order = share_.order,
+               .first_kv_head = first_head(group),
+               .num_kv_heads = share_.NKVl,
+               .group = share_.G},
+              ctx_.compute);
+  ctx_.cp->after(ctx_.compute);
+  exchange(0);
 }
 
-// Returns messages of the rows of `whole` (B · T, n) that cp rank `rank` holds, one for each piece.
-void add_pieces(const LayerContext& ctx, int rank, Tensor whole, int peer, std::vector<CommGroup::Message>& messages) {
-  for_each_piece(ctx, rank, [&](int64_t, int64_t first, int64_t count) {
-    messages.push_back({whole.rows(first, count), peer});
-  });
+void KvExchange::finish_gather(int group) const {
+  ctx_.cp->before(ctx_.compute);
+  if (group + 1 < groups()) exchange(group + 1);
 }
 
-}  // namespace
-
-void start_kv_gather(const LayerContext& ctx, const AttentionShare& share, Tensor qkv) {
-  const Tensor kv = ctx.work.attention.kv;
-  const Axis cp = ctx.dims.chunks.cp;
-  for_each_piece(ctx, cp.rank, [&](int64_t local, int64_t first, int64_t count) {
-    pack_kv({.kv = kv.rows(first, count),
-             .qkv = qkv.rows(local, count),
-             .order = share.order,
-             .num_kv_heads = share.NKVl,
-             .group = share.G},
-            ctx.compute);
-  });
-  std::vector<CommGroup::Message> sends, recvs;
-  for (int step = 1; step < cp.size; ++step) {
-    const int to = (cp.rank + step) % cp.size, from = (cp.rank + cp.size - step) % cp.size;
-    add_pieces(ctx, cp.rank, kv, to, sends);
-    add_pieces(ctx, from, kv, from, recvs);
+void KvExchange::exchange(int group) const {
+  Messages sends, recvs;
+  for (int step = 1; step < cp_.size; ++step) {
+    const int to = (cp_.rank + step) % cp_.size, from = (cp_.rank + cp_.size - step) % cp_.size;
+    for (const Rows& rows : rows_for(cp_.rank, to)) sends.push_back({kv(group).rows(rows.whole, rows.count), to});
+    for (const Rows& rows : rows_for(from, cp_.rank)) recvs.push_back({kv(group).rows(rows.whole, rows.count), from});
   }
-  ctx.cp->after(ctx.compute);
-  ctx.cp->exchange(sends, recvs);
+  ctx_.cp->exchange(sends, recvs);
 }
 
-void finish_kv_gather(const LayerContext& ctx) { ctx.cp->before(ctx.compute); }
-
-void reduce_dkv(const LayerContext& ctx, const AttentionShare& share, Tensor dqkv) {
-  const AttentionWorkspace& w = ctx.work.attention;
-  const Axis cp = ctx.dims.chunks.cp;
-  const int64_t rows = dqkv[0], width = w.dkv[1];
-  const auto part = [&](int rank) { return w.kv.rows(rank * rows, rows); };  // kv is read no more
-  std::vector<CommGroup::Message> sends, recvs;
-  for_each_piece(ctx, cp.rank, [&](int64_t local, int64_t first, int64_t count) {
-    const Tensor from = w.dkv.rows(first, count);
-    ctx.compute.copy(part(cp.rank).rows(local, count).data, from.data, from.bytes());
-  });
-  for (int step = 1; step < cp.size; ++step) {
-    const int to = (cp.rank + step) % cp.size, from = (cp.rank + cp.size - step) % cp.size;
-    add_pieces(ctx, to, w.dkv, to, sends);
-    for_each_piece(ctx, cp.rank, [&](int64_t local, int64_t, int64_t count) {
-      recvs.push_back({part(from).rows(local, count), from});
-    });
+void KvExchange::start_reduce(int group) const {
+  const Tensor gradients = dkv(group);
+  for (const Rows& rows : rows_of(cp_.rank)) {
+    const Tensor from = gradients.rows(rows.whole, rows.count);
+    ctx_.compute.copy(part(group, cp_.rank).rows(rows.local, rows.count).data, from.data, from.bytes());
   }
-  ctx.cp->after(ctx.compute);
-  ctx.cp->exchange(sends, recvs);
-  ctx.cp->before(ctx.compute);
-  unpack_kv({.qkv = dqkv,
-             .parts = w.kv.view({cp.size, rows, width}),
-             .order = share.order,
-             .num_kv_heads = share.NKVl,
-             .group = share.G},
-            ctx.compute);
+  Messages sends, recvs;
+  for (int step = 1; step < cp_.size; ++step) {
+    const int to = (cp_.rank + step) % cp_.size, from = (cp_.rank + cp_.size - step) % cp_.size;
+    for (const Rows& rows : rows_for(to, cp_.rank)) sends.push_back({gradients.rows(rows.whole, rows.count), to});
+    const std::vector<Rows> received = rows_for(cp_.rank, from);
+    int64_t count = 0;
+    for (const Rows& rows : received) {
+      recvs.push_back({part(group, from).rows(rows.local, rows.count), from});
+      count += rows.count;
+    }
+    if (count < ctx_.dims.R) ctx_.compute.zero(part(group, from));
+  }
+  ctx_.cp->after(ctx_.compute);
+  ctx_.cp->exchange(sends, recvs);
 }
+
+void KvExchange::finish_reduce(Tensor dqkv) const {
+  ctx_.cp->before(ctx_.compute);
+  for (int group = 0; group < groups(); ++group)
+    unpack_kv({.qkv = dqkv,
+               .parts = kv(group).view({cp_.size, dqkv[0], kv(group)[1]}),
+               .order = share_.order,
+               .first_kv_head = first_head(group),
+               .num_kv_heads = share_.NKVl,
+               .group = share_.G},
+              ctx_.compute);
+}
+
+std::vector<KvExchange::Rows> KvExchange::rows_of(int rank) const {
+  return in_samples(rank, ctx_.dims.chunks.of_rank(rank).pieces());
+}
+
+std::vector<KvExchange::Rows> KvExchange::rows_for(int rank, int reader) const {
+  return in_samples(rank, ctx_.dims.chunks.of_rank(rank).pieces_for(reader, window_, kKeyTile));
+}
+
+std::vector<KvExchange::Rows> KvExchange::in_samples(int rank, const std::vector<SequencePiece>& pieces) const {
+  const SequenceChunks chunks = ctx_.dims.chunks.of_rank(rank);
+  std::vector<Rows> rows;
+  for (int64_t sample = 0; sample < ctx_.dims.B; ++sample)
+    for (const SequencePiece& piece : pieces)
+      rows.push_back(
+          {sample * chunks.local_len() + piece.local, sample * chunks.seq_len + piece.global, piece.count});
+  return rows;
+}
+
+Tensor KvExchange::of(Tensor groups, int group) {
+  const int64_t rows = groups[1], width = groups[2];
+  return groups.view({groups[0] * rows, width}).rows(group * rows, rows);
+}
+
+Tensor KvExchange::part(int group, int rank) const { return kv(group).rows(rank * ctx_.dims.R, ctx_.dims.R); }
 
 }  // namespace tri

@@ -4,6 +4,7 @@
 // section 3.3.2).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -37,8 +38,36 @@ struct SequenceChunks {
     const auto [first, second] = starts();
     return {{0, first, chunk_len()}, {chunk_len(), second, chunk_len()}};
   }
+  // Returns the positions of this rank whose keys the queries of cp rank `reader` attend to, with a window of `window`
+  // positions (0: all earlier ones), in whole tiles of `tile` positions of the sample. In the order of pieces().
+  std::vector<SequencePiece> pieces_for(int reader, int64_t window, int64_t tile) const {
+    std::vector<SequencePiece> found;
+    for (const SequencePiece& own : pieces())
+      for (const auto& [begin, end] : of_rank(reader).keys(window, tile)) {
+        const int64_t from = std::max(own.global, begin), to = std::min(own.global + own.count, end);
+        if (from < to) found.push_back({own.local + from - own.global, from, to - from});
+      }
+    return found;
+  }
+  // Returns how many positions of other ranks this rank's queries attend to, as pieces_for() counts them.
+  int64_t foreign_keys(int64_t window, int64_t tile) const {
+    const auto [first, second] = keys(window, tile);
+    return first.end - first.begin + second.end - second.begin - local_len();
+  }
   // Returns the same samples as cp rank `rank` sees them.
   SequenceChunks of_rank(int rank) const { return {seq_len, {rank, cp.size}}; }
+  // Returns the positions that the queries of each of this rank's chunks attend to, in whole tiles, without those of
+  // the first chunk for the second.
+  struct Range {
+    int64_t begin = 0, end = 0;
+  };
+  std::array<Range, 2> keys(int64_t window, int64_t tile) const {
+    const auto of_chunk = [&](int64_t start) {
+      return Range{window == 0 ? 0 : std::max<int64_t>(0, start - window + 1) / tile * tile, start + chunk_len()};
+    };
+    const Range first = of_chunk(starts()[0]), second = of_chunk(starts()[1]);
+    return {first, {std::max(first.end, second.begin), second.end}};
+  }
   // Returns the cp rank that processes `position`, and its local position there.
   struct Place {
     int rank = 0;

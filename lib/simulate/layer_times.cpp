@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/attention.h"
 #include "lib/model/block_order.h"
 #include "lib/model/parameter.h"
 #include "lib/model/stage_tensors.h"
@@ -499,11 +500,24 @@ bool gathers_again(const Workload& w) {
   return w.gathers_again || recomputes_rows;
 }
 
-// The time until each cp rank has the keys and values of all, or their gradients.
-double kv_seconds(const Workload& w, const AttentionSpec& attention, const Cluster& c, const TransferTimes& transfers) {
+// The part of the other ranks' keys that this program sends to the rank whose queries attend to most of them.
+double share_of_foreign_keys(const Workload& w, const AttentionSpec& attention) {
+  if (attention.window == 0) return 1;  // of the last chunk all
+  int64_t most = 0;
+  for (int rank = 0; rank < w.cp; ++rank)
+    most = std::max(most,
+                    SequenceChunks{attention.seq_len, {rank, w.cp}}.foreign_keys(attention.window, kKeyTile));
+  return static_cast<double>(most) * w.cp / ((w.cp - 1.0) * attention.seq_len);
+}
+
+// The time until each cp rank has the keys and values of all that it reads, or their gradients, in one of `groups`
+// equal transfers.
+double kv_seconds(const Workload& w, const AttentionSpec& attention, const Cluster& c, const TransferTimes& transfers,
+                  int groups = 1) {
   const double element = w.gathers_kv ? activation_bytes(w.numbers) : 2;
+  const double share = w.gathers_kv ? share_of_foreign_keys(w, attention) / groups : 1;
   const double bytes =
-      2.0 * w.micro_batch * attention.seq_len * static_cast<double>(attention.kv_width()) / w.tp * element;
+      2.0 * w.micro_batch * attention.seq_len * static_cast<double>(attention.kv_width()) / w.tp * element * share;
   const int members = std::clamp(c.node.ranks / w.tp, 1, w.cp);
   return transfers.seconds({Collective::kAllGather, bytes, w.cp, members, TransferAxis::kCp});
 }
@@ -520,18 +534,24 @@ void add_context_parallel(const Workload& w, const AttentionSpec& attention, con
 void add_kv_exchange(const Workload& w, const LayerSpec& layer, const Cluster& c, const TransferTimes& transfers,
                      const LayerSteps& steps, Kernels& forward, Kernels& backward) {
   if (w.cp == 1 || !w.gathers_kv) return;
-  const double transfer = kv_seconds(w, layer.attention, c, transfers) + c.software.skew_us * 1e-6;
+  const int groups = kv_head_groups(layer.attention, w.tp, w.cp, c.node.ranks, w.overlap_cp);
+  const double last = kv_seconds(w, layer.attention, c, transfers, groups) + c.software.skew_us * 1e-6;
+  const double transfer = groups * last;
+  // Attention over other groups of heads, with which the transfer of all but one group can overlap.
+  const auto alongside = [&](Kernels& pass) { return pass.times().attention * (groups - 1) / groups; };
   const double local = 2 * Sizes(w).rows * static_cast<double>(layer.attention.kv_width()) / w.tp;
   const double bytes = activation_bytes(w.numbers);
   forward.memory(2 * local * bytes);
-  forward.times().tp += transfer;
+  forward.times().tp += last + std::max(0.0, transfer - last - alongside(forward));
   backward.memory((w.cp + 1) * local * bytes);
-  backward.times().tp += transfer;
-  if (w.recompute == Recompute::kFull) return;  // the repeated forward pass gathers
-  Kernels unused(w, c);
-  const double hides = w.overlap_cp ? steps.run({Branch::kAttention, Step::kRowGradient}, unused) : 0;
-  backward.memory(2 * local * bytes);
-  backward.times().tp += std::max(0.0, transfer - hides);
+  double again = 0;
+  if (w.recompute != Recompute::kFull) {  // else the repeated forward pass gathers
+    Kernels unused(w, c);
+    const double hides = w.overlap_cp ? steps.run({Branch::kAttention, Step::kRowGradient}, unused) : 0;
+    backward.memory(2 * local * bytes);
+    again = std::max(0.0, transfer - hides);
+  }
+  backward.times().tp += last + std::max(0.0, again + transfer - last - alongside(backward));
 }
 
 }  // namespace

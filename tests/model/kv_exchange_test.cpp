@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "io/base/random.h"
@@ -44,6 +45,9 @@ class Rank {
         parameter.weight.as<float>()[i] = 0.4f * random_normal(key, static_cast<uint64_t>(i));
     }
     for (const Tensor& gradient : gradients_) compute_->zero(gradient);
+    const AttentionWorkspace& attention = tensors_.work.attention;
+    for (const Tensor& rows : {attention.kv, attention.dkv})  // rows that are not sent may not be read
+      if (!rows.empty()) std::fill_n(rows.as<float>(), rows.numel(), std::numeric_limits<float>::quiet_NaN());
     fill_angles(tensors_.work.attention, config_.model, {config_.model.seq_len, cp}, *compute_);
     stage_ = std::make_unique<Stage>(
         StageContext{.config = config_,
@@ -79,6 +83,7 @@ class Rank {
     transfers_->synchronize();
   }
 
+  int64_t bytes_sent() const { return group_.counts().bytes; }
   double loss() const { return tensors_.head.losses.as<float>()[0]; }
   void add_gradients(std::map<std::string, std::vector<double>>& sums) const {
     for (const Parameter& parameter : parameters_.front()) {
@@ -133,6 +138,7 @@ class Rank {
 
 struct Outcome {
   double loss = 0;
+  int64_t bytes_sent = 0;
   std::map<std::string, std::vector<double>> gradients;
 };
 
@@ -147,6 +153,7 @@ Outcome outcome(Config config, int size) {
   for (const auto& rank : ranks) {
     rank->synchronize();
     found.loss += rank->loss();
+    found.bytes_sent += rank->bytes_sent();
     rank->add_gradients(found.gradients);
   }
   return found;
@@ -174,6 +181,13 @@ TEST(KvExchange, loss_and_gradients_of_parts_are_those_of_whole_samples) {
        [&](Config& c) {
          rope(c);
          c.model.window = 5;
+       }},
+      {"windows of a few tiles, exchanged between machines in groups of heads",
+       [&](Config& c) {
+         rope(c);
+         c.model.seq_len = 1024;
+         c.model.window = 130;
+         c.cluster.ranks_per_node = 1;
        }},
       {"QK-norm, yarn",
        [&](Config& c) {
@@ -213,6 +227,38 @@ TEST(KvExchange, loss_and_gradients_of_parts_are_those_of_whole_samples) {
         }
       }
     }
+}
+
+// Attention computes each head alone, so groups of heads change no bit.
+TEST(KvExchange, groups_of_heads_between_machines_are_bit_identical_to_one_group) {
+  for (const bool with_rope : {false, true}) {
+    Config config = base([&](Config& c) {
+      c.model.heads = 8;
+      c.model.kv_heads = with_rope ? 4 : 8;  // grouped rows, or rows by kind of head
+      c.model.head_dim = 4;
+      if (with_rope) c.model.position = Position::kRope;
+    });
+    const Outcome one = outcome(config, 4);
+    config.cluster.ranks_per_node = 2;
+    const Outcome groups = outcome(config, 4);
+    EXPECT_EQ(groups.loss, one.loss);
+    EXPECT_EQ(groups.gradients, one.gradients);
+    EXPECT_EQ(groups.bytes_sent, one.bytes_sent);
+  }
+}
+
+TEST(KvExchange, with_a_window_only_neighbouring_chunks_are_sent) {
+  const auto sent = [](int window, int seq_len) {
+    return outcome(base([&](Config& c) {
+                     c.model.seq_len = seq_len;
+                     c.model.window = window;
+                   }),
+                   4)
+        .bytes_sent;
+  };
+  // Of eight chunks of 256 positions seven read a tile of 128 before them, which for six is another rank's. Without a
+  // window the ranks read 6, 5, 4 and 3 whole chunks of others.
+  EXPECT_EQ(6 * sent(100, 2048), sent(0, 2048));
 }
 
 }  // namespace

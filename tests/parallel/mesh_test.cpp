@@ -139,6 +139,31 @@ TEST(SequenceChunks, each_position_is_on_one_rank_and_all_ranks_have_the_same_wo
   EXPECT_EQ((SequenceChunks{16, {1, 2}}.pieces()), (std::vector<SequencePiece>{{0, 4, 4}, {4, 8, 4}}));
 }
 
+// Whatever attends to a position gets it, and nothing is sent twice.
+TEST(SequenceChunks, pieces_are_sent_to_the_ranks_that_attend_to_them) {
+  constexpr int64_t kTile = 4;
+  for (const auto& [seq_len, size] : {std::pair<int64_t, int>{16, 2}, {64, 4}, {96, 3}})
+    for (const int64_t window : {0, 1, 3, 7, 20, 200})
+      for (int reader = 0; reader < size; ++reader) {
+        std::set<int64_t> sent, needed;
+        for (int owner = 0; owner < size; ++owner)
+          for (const SequencePiece& piece : SequenceChunks{seq_len, {owner, size}}.pieces_for(reader, window, kTile))
+            for (int64_t i = 0; i < piece.count; ++i) {
+              const SequenceChunks::Place place = SequenceChunks{seq_len, {0, size}}.place_of(piece.global + i);
+              EXPECT_EQ(place.rank, owner);
+              EXPECT_EQ(place.local, piece.local + i);
+              EXPECT_TRUE(sent.insert(piece.global + i).second) << piece.global + i;
+            }
+        const SequenceChunks own{seq_len, {reader, size}};
+        for (const SequencePiece& piece : own.pieces())
+          for (int64_t q = piece.global; q < piece.global + piece.count; ++q)
+            for (int64_t key = window == 0 ? 0 : std::max<int64_t>(0, q - window + 1) / kTile * kTile; key <= q; ++key)
+              needed.insert(key);
+        EXPECT_EQ(sent, needed) << "window " << window << ", rank " << reader << " of " << size;
+        EXPECT_EQ(own.foreign_keys(window, kTile), std::ssize(needed) - own.local_len());
+      }
+}
+
 TEST(Mesh, a_rank_or_a_size_that_is_not_there_is_refused) {
   EXPECT_THROW(make_mesh(0, {{"tp", 2}, {"dp", 2}, {"ep", 3}}), std::exception) << "ep does not divide a stage";
   EXPECT_THROW(make_mesh(8, {{"tp", 2}, {"pp", 4}}), std::exception);
