@@ -16,8 +16,9 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 Json to_json(const SweepRow& row) {
   const ParallelLayout& l = row.layout;
-  Json object = {{"tp", l.tp},
-                 {"pp", l.pp},
+  Json object = {{"tp", l.tp}};
+  if (l.cp > 1) object["cp"] = l.cp;
+  object.update({{"pp", l.pp},
                  {"dp", l.dp},
                  {"chunks", l.chunks},
                  {"schedule", enum_name(l.schedule)},
@@ -25,7 +26,7 @@ Json to_json(const SweepRow& row) {
                  {"micro_batch", l.micro_batch},
                  {"recompute", enum_name(l.recompute)},
                  {"own", row.own},
-                 {"memory_bytes", row.memory_bytes}};
+                 {"memory_bytes", row.memory_bytes}});
   if (!row.problem.empty()) {
     object["problem"] = row.problem;
     return object;
@@ -55,16 +56,16 @@ Json to_json(const Config& config, const SweepResult& result, int ranks) {
 void print(const Config& config, const SweepResult& result, int ranks) {
   print_out("{} on {} ranks, {} samples per step, at most {} per rank\n", config.run.name, ranks,
             config.data.global_batch, format_bytes(result.most_bytes));
-  print_out("{:>3}{:>4}{:>5}  {:<12}{:>7}{:>5}{:>7}  {:<10}{:>11}{:>12}{:>8}{:>12}\n", "tp", "pp", "dp", "schedule",
-            "chunks", "zero", "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
+  print_out("{:>3}{:>4}{:>4}{:>5}  {:<12}{:>7}{:>5}{:>7}  {:<10}{:>11}{:>12}{:>8}{:>12}\n", "tp", "cp", "pp", "dp",
+            "schedule", "chunks", "zero", "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
   for (const SweepRow& row : result.rows) {
     const ParallelLayout& l = row.layout;
     const std::string numbers = row.problem.empty()
                                     ? fmt::format("{:>11.2f}{:>12}{:>8}", row.ms, format_count(row.tokens_per_s),
                                                   row.mfu ? fmt::format("{:.1f} %", 100 * *row.mfu) : "")
                                     : fmt::format("{:>31}", "failed");
-    print_out("{:3}{:4}{:5}  {:<12}{:7}{:5}{:7}  {:<10}{}{:>12}{}\n", l.tp, l.pp, l.dp, enum_name(l.schedule), l.chunks,
-              l.zero, l.micro_batch, enum_name(l.recompute), numbers, format_bytes(row.memory_bytes),
+    print_out("{:3}{:4}{:4}{:5}  {:<12}{:7}{:5}{:7}  {:<10}{}{:>12}{}\n", l.tp, l.cp, l.pp, l.dp, enum_name(l.schedule),
+              l.chunks, l.zero, l.micro_batch, enum_name(l.recompute), numbers, format_bytes(row.memory_bytes),
               row.own ? "  the config's own" : "");
     if (!row.problem.empty()) print_out("      {}\n", first_line(row.problem));
   }
@@ -83,10 +84,9 @@ const char* const kSweepHelp =
     "--sweep layout measures the same global batch with many layouts of the job's ranks, the config's own layout "
     "first. "
     "The table lists the fastest layout first.\n"
-    "It tries every tp x pp x dp, with the schedules 1f1b and interleaved (up to 4 chunks), and for each the three "
-    "micro-batches that fit and are estimated to be the fastest. It raises zero (1 or 2) and parallel.recompute only "
-    "as "
-    "far as the memory requires. It excludes gpipe and zero 0, which equal 1f1b and zero 1 but need more memory, and "
+    "It tries every tp x cp x pp x dp, cp above 1 only for samples of 8,192 tokens or more, with the schedules 1f1b and "
+    "interleaved (up to 4 chunks), and for each the three micro-batches that fit and are estimated to be the fastest. It "
+    "raises zero (1 or 2) and parallel.recompute only as far as the memory requires. It excludes gpipe and zero 0, which equal 1f1b and zero 1 but need more memory, and "
     "layouts that break a rule of the config or do not fit. A layout fits if the memory that `trireme check` predicts "
     "is free (on the CPU: half of the free memory, shared by a machine's ranks).\n"
     "Until --limit is reached, it tries the best estimate of each mesh, then the second best of each, and so on. "

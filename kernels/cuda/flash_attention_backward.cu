@@ -393,8 +393,7 @@ void mma_attention_backward(const AttentionBackward& a, CudaStream& stream) {
     constexpr int kDeltaRows = 4 * 256 / row_lanes(kHead);
     const dim3 rows(static_cast<unsigned>(ceil_div(d.seq_len, kDeltaRows)), static_cast<unsigned>(heads),
                     static_cast<unsigned>(batch));
-    delta_kernel<kHead>
-        <<<rows, 256, 0, stream>>>(delta, dout, pointer<Bf16>(a.out) + first.out, d);
+    delta_kernel<kHead><<<rows, 256, 0, stream>>>(delta, dout, pointer<Bf16>(a.out) + first.out, d);
     TRI_CUDA_LAUNCH("flash_attention_delta");
     static_assert(Tiles::kShared <= kFlashSharedBytes);
     with_flags(a.softcap > 0, has_band(a), [&](auto capped, auto tables) {

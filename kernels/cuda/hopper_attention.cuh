@@ -26,10 +26,10 @@ inline CUtensorMap box_map(const void* data, int64_t batch, int seq_len, int64_t
   const cuuint32_t box[4] = {hopper::kBoxColumns, 1, static_cast<cuuint32_t>(rows), 1}, steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
   char* const from = static_cast<char*>(const_cast<void*>(data)) + first * head_bytes;
-  driver_check(encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, from, shape, strides, box, steps,
-                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-               "cuTensorMapEncodeTiled");
+  driver_check(
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, from, shape, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+      "cuTensorMapEncodeTiled");
   return map;
 }
 

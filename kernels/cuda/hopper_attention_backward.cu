@@ -439,9 +439,9 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
     constexpr int kRows = 4 * 256 / row_lanes(kHead);  // per block
     const dim3 rows(static_cast<unsigned>(ceil_div(tiles * Tiles::kQueries, kRows)), static_cast<unsigned>(heads),
                     static_cast<unsigned>(batch));
-    hopper_statistics_kernel<Tiles>
-        <<<rows, 256, 0, stream>>>(work.stats, pointer<float>(a.lse) + first.stat, pointer<Bf16>(a.dout) + first.out,
-                                   pointer<Bf16>(a.out) + first.out, work.tiles, d);
+    hopper_statistics_kernel<Tiles><<<rows, 256, 0, stream>>>(work.stats, pointer<float>(a.lse) + first.stat,
+                                                              pointer<Bf16>(a.dout) + first.out,
+                                                              pointer<Bf16>(a.out) + first.out, work.tiles, d);
     TRI_CUDA_LAUNCH("hopper_attention_statistics");
     static_assert(Tiles::kSharedWithTables <= kHopperSharedBytes);
     const auto map_of_queries = [&](const Tensor& rows, int64_t num_heads, int64_t from) {

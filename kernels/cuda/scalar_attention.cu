@@ -27,9 +27,7 @@ struct Shape {
   __device__ int64_t out_at(int b, int t, int head) const {
     return (int64_t{b} * seq_len + t) * out_row() + int64_t{head} * head_size;
   }
-  __device__ int64_t stat_at(int b, int t, int head) const {
-    return (int64_t{b} * row_heads + head) * seq_len + t;
-  }
+  __device__ int64_t stat_at(int b, int t, int head) const { return (int64_t{b} * row_heads + head) * seq_len + t; }
   __device__ int64_t key_at(int b, int s, int kv) const {
     return (int64_t{b} * band.key_len + s) * key_row.width + key_row.key(kv);
   }

@@ -12,6 +12,7 @@ namespace tri {
 
 ParallelLayout layout_of(const Config& c) {
   return {.tp = c.parallel.tp,
+          .cp = c.parallel.cp,
           .pp = c.parallel.pp,
           .dp = c.parallel.dp,
           .chunks = c.parallel.chunks,
@@ -24,6 +25,7 @@ ParallelLayout layout_of(const Config& c) {
 Config with_layout(Config config, const ParallelLayout& layout) {
   ParallelConfig& p = config.parallel;
   p.tp = layout.tp;
+  p.cp = layout.cp;
   p.pp = layout.pp;
   p.dp = layout.dp;
   p.chunks = layout.chunks;
@@ -39,15 +41,16 @@ std::string to_string(const ParallelLayout& l) {
   if (l.pp > 1) pipeline = fmt::format(" ({})", enum_name(l.schedule));
   if (l.chunks > 1) pipeline = fmt::format(" ({}, {} chunks)", enum_name(l.schedule), l.chunks);
   if (l.recompute != Recompute::kNone) recomputed = fmt::format(", recompute {}", enum_name(l.recompute));
-  return fmt::format("tp {}, pp {}{}, dp {} (zero {}), micro-batch {}{}", l.tp, l.pp, pipeline, l.dp, l.zero,
-                     l.micro_batch, recomputed);
+  return fmt::format("tp {}{}, pp {}{}, dp {} (zero {}), micro-batch {}{}", l.tp,
+                     l.cp > 1 ? fmt::format(", cp {}", l.cp) : "", l.pp, pipeline, l.dp, l.zero, l.micro_batch,
+                     recomputed);
 }
 
 std::string as_settings(const ParallelLayout& l) {
   return fmt::format(
-      "--set parallel.tp={} --set parallel.pp={} --set parallel.dp={} --set parallel.chunks={} "
+      "--set parallel.tp={} --set parallel.cp={} --set parallel.pp={} --set parallel.dp={} --set parallel.chunks={} "
       "--set parallel.schedule={} --set parallel.zero={} --set parallel.recompute={} --set data.micro_batch={}",
-      l.tp, l.pp, l.dp, l.chunks, enum_name(l.schedule), l.zero, enum_name(l.recompute), l.micro_batch);
+      l.tp, l.cp, l.pp, l.dp, l.chunks, enum_name(l.schedule), l.zero, enum_name(l.recompute), l.micro_batch);
 }
 
 std::vector<int> divisors_up_to(int64_t most, int64_t number) {
@@ -61,7 +64,7 @@ LayoutSpace::LayoutSpace(const Config& config, int ranks_per_node)
     : model_(config.model),
       global_batch_(batch_sizes(config).divisor()),
       ranks_per_node_(ranks_per_node),
-      cp_(config.parallel.cp),
+      own_cp_(config.parallel.cp),
       kept_ranks_(static_cast<int>(ranks_along(AxisSet::outside(kLayoutAxes), config.parallel))) {
   fill_derived(model_);
 }
@@ -72,15 +75,25 @@ std::vector<int> LayoutSpace::tensor_degrees() const {
   return divisors_up_to(ranks_per_node_, all);
 }
 
+std::vector<int> LayoutSpace::context_degrees() const {
+  constexpr int kLeastPositions = 4096, kTile = 128;
+  std::vector<int> degrees = divisors_up_to(std::max(1, model_.seq_len / kLeastPositions), model_.seq_len);
+  std::erase_if(degrees, [&](int cp) { return cp > 1 && model_.seq_len % (2 * kTile * cp) != 0; });
+  if (std::ranges::find(degrees, own_cp_) == degrees.end()) degrees.push_back(own_cp_);
+  return degrees;
+}
+
 std::vector<ParallelLayout> LayoutSpace::meshes(int ranks) const {
   std::vector<ParallelLayout> all;
   if (ranks % kept_ranks_ != 0) return all;
   ranks /= kept_ranks_;
   for (const int tp : tensor_degrees())
-    for (const int pp : divisors_up_to(ranks / tp, model_.layers)) {
-      const int dp = ranks / tp / pp;
-      if (tp * pp * dp == ranks && global_batch_ % dp == 0) all.push_back({.tp = tp, .pp = pp, .dp = dp});
-    }
+    for (const int cp : context_degrees())
+      for (const int pp : divisors_up_to(ranks / tp / cp, model_.layers)) {
+        const int dp = ranks / tp / cp / pp;
+        if (tp * cp * pp * dp == ranks && global_batch_ % dp == 0)
+          all.push_back({.tp = tp, .cp = cp, .pp = pp, .dp = dp});
+      }
   return all;
 }
 
@@ -93,7 +106,7 @@ std::vector<std::pair<Schedule, int>> LayoutSpace::pipelines(int pp, int most_ch
 
 std::vector<int> LayoutSpace::micro_batches(const ParallelLayout& mesh, int most) const {
   std::vector<int> all = divisors_up_to(most, global_batch_ / mesh.dp);
-  std::erase_if(all, [&](int samples) { return int64_t{samples} * model_.seq_len / cp_ % mesh.tp != 0; });
+  std::erase_if(all, [&](int samples) { return int64_t{samples} * model_.seq_len / mesh.cp % mesh.tp != 0; });
   return all;
 }
 

@@ -12,11 +12,11 @@
 namespace tri {
 
 // The axes whose sizes a layout chooses; the others keep the config's.
-inline constexpr AxisSet kLayoutAxes{"tp", "pp", "dp"};
+inline constexpr AxisSet kLayoutAxes{"tp", "cp", "pp", "dp"};
 
 // The fields of a config that make up its layout. dp is never 0 here.
 struct ParallelLayout {
-  int tp = 1, pp = 1, dp = 1, chunks = 1;
+  int tp = 1, cp = 1, pp = 1, dp = 1, chunks = 1;
   Schedule schedule = Schedule::k1F1B;
   int zero = 1, micro_batch = 1;
   Recompute recompute = Recompute::kNone;
@@ -25,7 +25,7 @@ struct ParallelLayout {
 
 ParallelLayout layout_of(const Config& resolved);
 Config with_layout(Config config, const ParallelLayout& layout);
-// Returns "tp 2, pp 2 (interleaved, 2 chunks), dp 2 (zero 1), micro-batch 4".
+// Returns "tp 2, cp 4, pp 2 (interleaved, 2 chunks), dp 2 (zero 1), micro-batch 4", without a cp of 1.
 std::string to_string(const ParallelLayout& layout);
 // Returns "--set parallel.tp=2 ...": the options that give any config this layout.
 std::string as_settings(const ParallelLayout& layout);
@@ -34,7 +34,8 @@ std::string as_settings(const ParallelLayout& layout);
 std::vector<int> divisors_up_to(int64_t most, int64_t number);
 
 // The layouts that the model, the batch and the machines allow, axis by axis. They include each layout of a config that
-// resolve_config accepts, except for gpipe, which is 1f1b with more memory.
+// resolve_config accepts, except for gpipe, which is 1f1b with more memory, and for a cp that is neither the config's own
+// nor one of context_degrees().
 class LayoutSpace {
  public:
   // Keeps copies. `config` need not be resolved. A tp group must fit in a node of `ranks_per_node` ranks.
@@ -42,8 +43,11 @@ class LayoutSpace {
 
   // Returns the possible degrees of tensor parallelism for any number of ranks.
   std::vector<int> tensor_degrees() const;
-  // Returns all tp x pp x dp = `ranks` / ranks along the config's other axes, whose sizes are kept. Does not set other
-  // fields.
+  // Returns the degrees of context parallelism that may pay: each rank has at least 4,096 positions of a sample, since
+  // dp and tp are faster where samples are short, and chunks of whole tiles (kernels/attention.h); and the config's own.
+  std::vector<int> context_degrees() const;
+  // Returns all tp x cp x pp x dp = `ranks` / ranks along the config's other axes, whose sizes are kept. Does not set
+  // other fields.
   std::vector<ParallelLayout> meshes(int ranks) const;
   // Returns the schedules of `pp` stages with their numbers of chunks, at most `most_chunks` per stage, fewest first.
   std::vector<std::pair<Schedule, int>> pipelines(int pp, int most_chunks) const;
@@ -53,7 +57,7 @@ class LayoutSpace {
  private:
   ModelConfig model_;
   int global_batch_;  // with data.batch_ramp: the largest divisor of all sizes
-  int ranks_per_node_, cp_, kept_ranks_;
+  int ranks_per_node_, own_cp_, kept_ranks_;
 };
 
 }  // namespace tri

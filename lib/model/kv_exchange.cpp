@@ -8,10 +8,7 @@ namespace tri {
 using Messages = std::vector<CommGroup::Message>;
 
 KvExchange::KvExchange(const LayerContext& ctx, const AttentionSpec& attention)
-    : ctx_(ctx),
-      share_(share_of(attention, ctx.dims.tp)),
-      window_(attention.window),
-      cp_(ctx.dims.chunks.cp) {}
+    : ctx_(ctx), share_(share_of(attention, ctx.dims.tp)), window_(attention.window), cp_(ctx.dims.chunks.cp) {}
 
 void KvExchange::start_gather(Tensor qkv) const {
   for (int group = 0; group < groups(); ++group)
@@ -89,8 +86,7 @@ std::vector<KvExchange::Rows> KvExchange::in_samples(int rank, const std::vector
   std::vector<Rows> rows;
   for (int64_t sample = 0; sample < ctx_.dims.B; ++sample)
     for (const SequencePiece& piece : pieces)
-      rows.push_back(
-          {sample * chunks.local_len() + piece.local, sample * chunks.seq_len + piece.global, piece.count});
+      rows.push_back({sample * chunks.local_len() + piece.local, sample * chunks.seq_len + piece.global, piece.count});
   return rows;
 }
 

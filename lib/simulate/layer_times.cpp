@@ -505,8 +505,7 @@ double share_of_foreign_keys(const Workload& w, const AttentionSpec& attention) 
   if (attention.window == 0) return 1;  // of the last chunk all
   int64_t most = 0;
   for (int rank = 0; rank < w.cp; ++rank)
-    most = std::max(most,
-                    SequenceChunks{attention.seq_len, {rank, w.cp}}.foreign_keys(attention.window, kKeyTile));
+    most = std::max(most, SequenceChunks{attention.seq_len, {rank, w.cp}}.foreign_keys(attention.window, kKeyTile));
   return static_cast<double>(most) * w.cp / ((w.cp - 1.0) * attention.seq_len);
 }
 

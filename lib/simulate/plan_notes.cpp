@@ -95,7 +95,9 @@ std::vector<int> nearby_ranks(const Config& config, const Cluster& cluster, int 
   return nearest;
 }
 
-std::string layout_text(const Workload& w) { return fmt::format("tp {}, pp {}, dp {}", w.tp, w.pp, w.dp); }
+std::string layout_text(const Workload& w) {
+  return fmt::format("tp {}{}, pp {}, dp {}", w.tp, w.cp > 1 ? fmt::format(", cp {}", w.cp) : "", w.pp, w.dp);
+}
 
 // Says what nearby numbers of layers and ranks would give, if their MFU is above `mfu`.
 std::string alternatives_note(const Config& config, const Cluster& cluster, PlanOptions options, double mfu) {

@@ -33,8 +33,9 @@ bool may_be_slower(const Candidate& a, const Candidate& b) {
 }
 
 // Returns "" or the problem with a pinned number.
-// `batch`: the number that dp must divide.
-std::string problem_of(const PinnedLayout& pinned, const Workload& base, const Cluster& cluster, int ranks, int batch) {
+// `batch`: the number that dp must divide. `may_divide_samples`: the search may choose a cp above 1.
+std::string problem_of(const PinnedLayout& pinned, const Workload& base, const Cluster& cluster, int ranks, int batch,
+                       bool may_divide_samples) {
   const ModelConfig& m = base.model;
   const auto check = [](const char* field, const std::optional<int>& value, const char* what, int64_t number) {
     return value && number % *value != 0
@@ -44,7 +45,10 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
   for (const SizeOverTp& divided : sizes_over_tp(m))
     if (pinned.tp && divided.size % *pinned.tp != 0)
       return fmt::format("parallel.tp {} does not divide {}", *pinned.tp, divided.text);
-  const int tp = pinned.tp.value_or(1), pp = pinned.pp.value_or(1), dp = pinned.dp.value_or(1);
+  const int tp = pinned.tp.value_or(1), cp = pinned.cp.value_or(1), pp = pinned.pp.value_or(1),
+            dp = pinned.dp.value_or(1);
+  if (cp > 1 && m.seq_len % (2 * int64_t{cp}) != 0)
+    return fmt::format("parallel.cp: 2 x {} chunks do not divide model.seq_len {}", cp, m.seq_len);
   for (const std::string& problem :
        {check("tp", pinned.tp, "model.seq_len", m.seq_len), check("tp", pinned.tp, "node.ranks", cluster.node.ranks),
         check("pp", pinned.pp, "model.layers", m.layers), check("ep", pinned.ep, "model.experts", m.experts),
@@ -52,11 +56,12 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
         check("dp", pinned.dp,
               batch == base.global_batch ? "data.global_batch" : "the sizes of data.batch_ramp, multiples of", batch)})
     if (!problem.empty()) return problem;
-  const int64_t together = int64_t{tp} * pp * dp * base.cp * base.ranks_of_others(kOtherAxes);
-  if (ranks % together != 0 || (pinned.tp && pinned.pp && pinned.dp && ranks != together))
+  const int64_t together = int64_t{tp} * cp * pp * dp * base.ranks_of_others(kOtherAxes);
+  const bool all = pinned.tp && pinned.pp && pinned.dp && (pinned.cp || !may_divide_samples);
+  if (ranks % together != 0 || (all && ranks != together))
     return fmt::format(
-        "the product of parallel.tp, pp and dp, as far as they are set, is {}, which does not match {} ranks; change "
-        "one of them, or --ranks",
+        "the product of parallel.tp, cp, pp and dp, as far as they are set, is {}, which does not match {} ranks; "
+        "change one of them, or --ranks",
         together, ranks);
   if (pinned.schedule && pinned.chunks.value_or(1) > 1 && !takes_chunks(*pinned.schedule))
     return fmt::format("parallel.schedule {} does not support chunks, but parallel.chunks is {}",
@@ -73,7 +78,7 @@ class Search {
       : config_(config),
         cluster_(cluster),
         options_(options),
-        space_(config, cluster.node.ranks),
+        space_(with_cp(config, options.pinned.cp.value_or(1)), cluster.node.ranks),
         times_(cluster),
         gpu_(gpu_of(cluster)),
         room_(room_of(cluster)) {
@@ -82,6 +87,7 @@ class Search {
     for (const auto& [axis, size] : kAxisFields)
       if (kOtherAxes.contains(axis)) planned.parallel.*size = config.parallel.*size;
     planned.parallel.overlap_tp = config.parallel.overlap_tp;
+    planned.parallel.overlap_cp = config.parallel.overlap_cp;
     planned.parallel.overlap_pp = config.parallel.overlap_pp;
     planned.parallel.overlap_dp = config.parallel.overlap_dp;
     planned.parallel.tp_transfers = config.parallel.tp_transfers;
@@ -90,7 +96,7 @@ class Search {
     planned.parallel.ep_capacity = config.parallel.ep_capacity;
     base_ = workload_of(planned);
     base_.documents = options.documents;
-    kept_ranks_ = base_.cp * base_.ranks_of_others(kOtherAxes);
+    kept_ranks_ = base_.ranks_of_others(kOtherAxes);
   }
 
   // Returns a remedy if no layout of so many ranks obeys the rules: "use 2 or 4 ranks, or ...". Each rank count that
@@ -100,14 +106,16 @@ class Search {
                            replicas = divisors_up_to(kMostRanks, batch_sizes(config_).divisor());
     int64_t below = 0, above = std::numeric_limits<int64_t>::max();
     for (const int tp : space_.tensor_degrees())
-      for (const int pp : stages)
-        for (const int dp : replicas) {
-          if (!simulates(tp) || !leaves(tp, pp, dp)) continue;
-          const int64_t ranks = int64_t{tp} * pp * dp * kept_ranks_;
-          const bool is_nearer = ranks > options_.ranks ? ranks < above : ranks > below;
-          if (!is_nearer || ranks > kMostRanks || !has_layout(tp, pp, dp)) continue;
-          (ranks > options_.ranks ? above : below) = ranks;
-        }
+      for (const int cp : space_.context_degrees())
+        for (const int pp : stages)
+          for (const int dp : replicas) {
+            const ParallelLayout mesh{.tp = tp, .cp = cp, .pp = pp, .dp = dp};
+            if (!simulates(mesh) || !leaves(mesh)) continue;
+            const int64_t ranks = int64_t{tp} * cp * pp * dp * kept_ranks_;
+            const bool is_nearer = ranks > options_.ranks ? ranks < above : ranks > below;
+            if (!is_nearer || ranks > kMostRanks || !has_layout(mesh)) continue;
+            (ranks > options_.ranks ? above : below) = ranks;
+          }
     const bool has_below = below > 0, has_above = above <= kMostRanks;
     std::string take;
     if (has_below || has_above)
@@ -123,7 +131,8 @@ class Search {
   double least_bytes() const { return least_bytes_; }
   // Returns the problem with a pinned number, or "".
   std::string problem() const {
-    return problem_of(options_.pinned, base_, cluster_, options_.ranks, batch_sizes(config_).divisor());
+    return problem_of(options_.pinned, base_, cluster_, options_.ranks, batch_sizes(config_).divisor(),
+                      space_.context_degrees().size() > 1);
   }
 
   // Times the layout with the least bound next, until the least bound is above the times of all kept layouts: then no
@@ -132,7 +141,7 @@ class Search {
     // Scales the bound, which assumes equal stages: a pipeline with longer end stages may be slightly faster.
     constexpr double kSlack = 0.97;
     for (const ParallelLayout& mesh : space_.meshes(options_.ranks))
-      if (simulates(mesh.tp) && leaves(mesh.tp, mesh.pp, mesh.dp)) add_mesh(mesh);
+      if (simulates(mesh) && leaves(mesh)) add_mesh(mesh);
     const auto keep = static_cast<size_t>(options_.keep);
     std::vector<PlannedLayout>& best = result_.best;
     while (!candidates_.empty()) {
@@ -164,9 +173,15 @@ class Search {
   }
 
  private:
+  static Config with_cp(Config config, int cp) {
+    config.parallel.cp = cp;
+    return config;
+  }
+
   void add_mesh(const ParallelLayout& mesh) {
     Workload w = base_;
     w.tp = mesh.tp;
+    w.cp = mesh.cp;
     w.pp = mesh.pp;
     w.dp = mesh.dp;
     const int64_t most =
@@ -196,13 +211,16 @@ class Search {
   }
 
   // Whether the pinned numbers allow this mesh.
-  bool leaves(int tp, int pp, int dp) const {
+  bool leaves(const ParallelLayout& mesh) const {
     const PinnedLayout& pinned = options_.pinned;
-    return tp == pinned.tp.value_or(tp) && pp == pinned.pp.value_or(pp) && dp == pinned.dp.value_or(dp);
+    return mesh.tp == pinned.tp.value_or(mesh.tp) && mesh.cp == pinned.cp.value_or(mesh.cp) &&
+           mesh.pp == pinned.pp.value_or(mesh.pp) && mesh.dp == pinned.dp.value_or(mesh.dp);
   }
 
   // The time model assumes that nodes hold whole tp groups and that tp divides each sample's rows evenly.
-  bool simulates(int tp) const { return cluster_.node.ranks % tp == 0 && base_.model.seq_len / base_.cp % tp == 0; }
+  bool simulates(const ParallelLayout& mesh) const {
+    return cluster_.node.ranks % mesh.tp == 0 && base_.model.seq_len / mesh.cp % mesh.tp == 0;
+  }
 
   // Calls visit() for each microbatch size that the rules allow, with that size set in `w`.
   template <class Visit>
@@ -222,11 +240,12 @@ class Search {
     return options_.micro_batch > 0 ? options_.micro_batch : std::max(options_.max_micro_batch, base_.micro_batch);
   }
 
-  bool has_layout(int tp, int pp, int dp) const {
+  bool has_layout(const ParallelLayout& mesh) const {
     Workload w = base_;
-    w.tp = tp;
-    w.pp = pp;
-    w.dp = dp;
+    w.tp = mesh.tp;
+    w.cp = mesh.cp;
+    w.pp = mesh.pp;
+    w.dp = mesh.dp;
     bool has = false;
     each_microbatch(w, [&] { has = true; });
     return has;
@@ -313,7 +332,7 @@ class Search {
 
 Result<Config> without_layout(Config parsed) {
   ParallelConfig& p = parsed.parallel;
-  p.tp = p.pp = p.dp = p.ep = p.chunks = 1;
+  p.tp = p.cp = p.pp = p.dp = p.ep = p.chunks = 1;
   p.schedule = Schedule::k1F1B;
   if (batch_sizes(parsed).divisor() % parsed.data.micro_batch != 0) parsed.data.micro_batch = 1;
   const auto ranks = static_cast<int>(ranks_along(kOtherAxes, p));
@@ -321,9 +340,9 @@ Result<Config> without_layout(Config parsed) {
 }
 
 bool chosen_by_search(std::string_view field) {
-  constexpr std::string_view kChosen[] = {"parallel.tp",   "parallel.pp",       "parallel.dp",
-                                          "parallel.ep",   "parallel.chunks",   "parallel.schedule",
-                                          "parallel.zero", "parallel.recompute"};
+  constexpr std::string_view kChosen[] = {"parallel.tp",       "parallel.cp",   "parallel.pp",
+                                          "parallel.dp",       "parallel.ep",   "parallel.chunks",
+                                          "parallel.schedule", "parallel.zero", "parallel.recompute"};
   return std::ranges::find(kChosen, field) != std::end(kChosen);
 }
 
@@ -333,6 +352,7 @@ PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& 
   for (const std::string& text : overrides) {
     const std::string field = text.substr(0, text.find('='));
     if (field == "parallel.tp") pinned.tp = p.tp;
+    if (field == "parallel.cp") pinned.cp = p.cp;
     if (field == "parallel.pp") pinned.pp = p.pp;
     if (field == "parallel.dp" && p.dp > 0) pinned.dp = p.dp;
     if (field == "parallel.ep") pinned.ep = p.ep;

@@ -26,7 +26,7 @@ struct PlanSearch {
   std::vector<std::string> notes;   // sentences that qualify the answer (plan_notes)
 };
 
-// Returns `parsed` with its derived fields, and with tp, pp and dp of 1: the starting point of the search. Does not
+// Returns `parsed` with its derived fields, and with tp, cp, pp and dp of 1: the starting point of the search. Does not
 // check its layout, or that its micro-batch divides the batch. Fails with kUsage, like resolve_config.
 Result<Config> without_layout(Config parsed);
 
@@ -35,7 +35,7 @@ bool chosen_by_search(std::string_view field);
 
 // Fields that a search keeps; it tries all values of the others.
 struct PinnedLayout {
-  std::optional<int> tp, pp, dp, ep, chunks, zero;
+  std::optional<int> tp, cp, pp, dp, ep, chunks, zero;
   std::optional<Schedule> schedule;
   std::optional<Recompute> recompute;
   bool buckets = false;  // keeps parallel.bucket_elements
@@ -56,9 +56,9 @@ struct PlanOptions {
 };
 
 // Searches the layouts for `config`, which must be resolved. Of its parallel section it keeps overlaps, transfers and
-// the axes other than tp, pp and dp; it also keeps the precision. parallel.bucket_elements may grow by powers of two: a
-// bucket's ring has latency in proportion to dp, so small buckets of many replicas are slow. Fails with kUsage if no
-// layout fits into memory, or none divides the model or matches what is pinned.
+// the axes other than those of a layout; it also keeps the precision. parallel.bucket_elements may grow by powers of
+// two: a bucket's ring has latency in proportion to dp, so small buckets of many replicas are slow. Fails with kUsage if
+// no layout fits into memory, or none divides the model or matches what is pinned.
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
 
 // Returns what other numbers of ranks or layers would give, if that matters: far fewer ranks that are hardly slower, or

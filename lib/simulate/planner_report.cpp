@@ -11,10 +11,11 @@
 namespace tri {
 namespace {
 
-std::string layout_columns(const Workload& w) {
-  const std::string ep = w.model.experts > 0 ? fmt::format("ep {:>3} ", w.ep) : "";
-  return fmt::format("tp {:>2} pp {:>2} dp {:>5} {}chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp,
-                     w.pp, w.dp, ep, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
+std::string layout_columns(const Workload& w, bool with_cp) {
+  const std::string cp = with_cp ? fmt::format("cp {:>3} ", w.cp) : "",
+                    ep = w.model.experts > 0 ? fmt::format("ep {:>3} ", w.ep) : "";
+  return fmt::format("tp {:>2} {}pp {:>2} dp {:>5} {}chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp,
+                     cp, w.pp, w.dp, ep, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
 }
 
 // Returns the two largest parts of the step other than the model's FLOPs, by their names in parts_s.
@@ -63,7 +64,9 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster) {
       "{} layouts, of which {} fit into {:.1f} GiB; the best ones on {} of {} (the search took {:.0f} ms):\n",
       search.tried, search.fitted, room_of(cluster) / kGib, counted(search.best.front().workload.ranks(), "rank"),
       cluster.device.name, 1e3 * search.seconds);
-  const size_t columns = layout_columns(search.best.front().workload).size();
+  const bool with_cp =
+      std::ranges::any_of(search.best, [](const PlannedLayout& layout) { return layout.workload.cp > 1; });
+  const size_t columns = layout_columns(search.best.front().workload, with_cp).size();
   text += fmt::format("  {:>4}  {:<{}}  {:>9}  {:>8}  {:>6}  {:>9}   limited by\n", "", "layout", columns, "step",
                       "tokens/s", "MFU", "memory");
   int place = 1;
@@ -74,7 +77,7 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster) {
     const auto bytes = static_cast<double>(layout.memory_bytes);
     const bool fits_tightly = is_tight(bytes, room_of(cluster));
     text += fmt::format("  {:>3}{}  {:<{}}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB{}  {}\n", place++,
-                        is_equal ? "=" : " ", layout_columns(layout.workload), columns, layout.step.seconds,
+                        is_equal ? "=" : " ", layout_columns(layout.workload, with_cp), columns, layout.step.seconds,
                         format_count(layout.step.tokens_per_second), 100 * layout.step.mfu, bytes / kGib,
                         fits_tightly ? "!" : " ", limits_of(layout.step));
     equal |= is_equal;

@@ -71,11 +71,12 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks) {
   if (!resolved) return resolved;
   Config& config = resolved.value();
   ParallelConfig& p = config.parallel;
-  const int64_t stages = int64_t{asked.tp} * asked.pp * ranks_along(kOtherAxes, p);
+  const int64_t stages = int64_t{asked.tp} * asked.cp * asked.pp * ranks_along(kOtherAxes, p);
   if (ranks % stages != 0 || (asked.dp > 0 && stages * asked.dp != ranks))
     return usage_error("{} ranks do not equal parallel.tp {} x pp {} x dp {}; change --ranks or parallel", ranks,
                        asked.tp, asked.pp, asked.dp > 0 ? fmt::to_string(asked.dp) : "N");
   p.tp = asked.tp;
+  p.cp = asked.cp;
   p.pp = asked.pp;
   p.dp = static_cast<int>(ranks / stages);
   p.ep = asked.ep;

@@ -40,8 +40,11 @@ RankGrid Workload::grid() const {
   };
   for (size_t i = 0; i < kAxes.size(); ++i) {
     const AxisName axis = AxisName::at(i);
-    int size = axis == "tp" ? tp : axis == "dp" ? dp : axis == "pp" ? pp : ranks_of_others(AxisSet{axis});
-    if (axis == "cp") size *= cp;
+    const int size = axis == "tp"   ? tp
+                     : axis == "cp" ? cp
+                     : axis == "dp" ? dp
+                     : axis == "pp" ? pp
+                                    : ranks_of_others(AxisSet{axis});
     add(axis.text(), size, kAxes[i].always_named);
   }
   return grid;
@@ -91,7 +94,7 @@ Workload workload_of(const Config& config) {
   TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute is still auto");
   const ParallelConfig& p = config.parallel;
   std::vector<AxisSize> others = named_axes(p);
-  std::erase_if(others, [](const AxisSize& named) { return !kOtherAxes.contains(named.axis) || named.axis == "cp"; });
+  std::erase_if(others, [](const AxisSize& named) { return !kOtherAxes.contains(named.axis); });
   return {.model = config.model,
           .numbers = numbers_of(config.precision),
           .fp8_first_layers = config.precision.fp8_first_layers,
@@ -129,6 +132,7 @@ Workload workload_of(const Config& config) {
 
 ParallelLayout layout_of(const Workload& w) {
   return {.tp = w.tp,
+          .cp = w.cp,
           .pp = w.pp,
           .dp = w.dp,
           .chunks = w.chunks,

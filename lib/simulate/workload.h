@@ -31,7 +31,7 @@ enum class SelectiveRecompute {
   kEverySecondGemm,      // torchtitan of 2024: saves every second GEMM's output and attention's
 };
 
-// The axes of a mesh whose sizes a layout does not choose. Of these, the simulator models cp.
+// The axes of a mesh whose sizes a layout does not choose.
 inline constexpr AxisSet kOtherAxes = AxisSet::outside(kLayoutAxes);
 
 // A Plan lists a step's actions, so more microbatches than this are rejected.
@@ -65,7 +65,7 @@ struct Workload {
 
   // ranks = tp · others · cp · dp · pp, in the order of grid().
   int tp = 1, cp = 1, dp = 1, pp = 1, chunks = 1;
-  // The axes of kOtherAxes with several ranks, except cp. Those in kBucketAxes reduce gradients together with dp.
+  // The axes of kOtherAxes with several ranks. Those in kBucketAxes reduce gradients together with dp.
   std::vector<AxisSize> others = {};
   // The neighbouring ranks of a stage that divide a layer's experts, and the memory for their rows
   // (parallel.ep_capacity).
@@ -100,7 +100,8 @@ struct Workload {
   bool stage_buffers = false, tp_copies = false, dp_copies = false;
   // This program with cp: attention reads keys and values of whole samples, which are gathered before it, in memory
   // that all layers share; their gradients are summed after it (lib/model/kv_exchange.h). Other programs exchange them
-  // alongside attention. overlap_cp: backward's gather is hidden by the GEMM before it.
+  // alongside attention. overlap_cp: backward's gather is hidden by the GEMM before it, and between machines all groups
+  // of heads except one by attention (kv_head_groups).
   bool gathers_kv = false, overlap_cp = true;
   int64_t bucket_elements = 40'000'000;
   int gradient_bytes = 4;         // per element that dp reduces

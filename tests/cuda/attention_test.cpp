@@ -16,6 +16,7 @@ struct Case {
   float softcap = 0;
   int document = 0;         // documents of up to so many tokens; 0: whole samples
   int ranks = 1, rank = 0;  // more than one: the queries are the chunks `rank` and 2 · ranks - 1 - rank of each sample
+  int first_head = 0;       // with ranks: only the key/value heads from this one on are computed
 
   int key_len() const { return seq_len * ranks; }
   int64_t rows() const { return int64_t{batch} * seq_len; }
@@ -24,9 +25,9 @@ struct Case {
   int64_t out_width() const { return num_heads() * head_size; }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_size)); }
   std::string text() const {
-    return fmt::format("{} B {} T {} heads {} x {} HS {} W {} cap {} documents {} rank {} of {} {}{}", enum_name(dtype),
-                       batch, seq_len, num_kv_heads, group, head_size, window, softcap, document, rank, ranks,
-                       enum_name(kernel), order == QkvOrder::kByKind ? ", by kind" : "");
+    return fmt::format("{} B {} T {} heads {} x {} from {} HS {} W {} cap {} documents {} rank {} of {} {}{}",
+                       enum_name(dtype), batch, seq_len, num_kv_heads, group, first_head, head_size, window, softcap,
+                       document, rank, ranks, enum_name(kernel), order == QkvOrder::kByKind ? ", by kind" : "");
   }
   // Documents of 1, `document` and numbers in between, in an order that differs between samples.
   Buffer first_key() const {
@@ -42,7 +43,7 @@ struct Case {
   }
   Buffer kv(bool gradient) const {
     if (ranks == 1) return {};
-    const int64_t kv_rows = int64_t{batch} * key_len(), width = int64_t{num_kv_heads} * 2 * head_size;
+    const int64_t kv_rows = int64_t{batch} * key_len(), width = int64_t{num_kv_heads - first_head} * 2 * head_size;
     return gradient ? Buffer(dtype, {kv_rows, width})
                     : Buffer(dtype, {kv_rows, width}, random_values(kv_rows * width, "kv"));
   }
@@ -52,6 +53,7 @@ struct Case {
     if (ranks == 1) return args;
     args.kv = on("kv");
     args.key_len = key_len();
+    args.first_kv_head = first_head;
     args.chunk_start = {rank * seq_len / 2, (2 * ranks - 1 - rank) * seq_len / 2};
     if constexpr (requires { args.dkv; }) args.dkv = on("dkv");
     return args;
@@ -328,6 +330,20 @@ TEST(CudaAttention, chunks_match_cpu) {
                              .ranks = ranks,
                              .rank = rank});
         }
+  // Some of the heads.
+  for (const QkvOrder order : kOrders)
+    for (const int head_size : {16, 64, 96, 128}) {
+      const Case c{.dtype = head_size == 16 ? Dtype::kF32 : Dtype::kBF16,
+                   .seq_len = 256,
+                   .num_kv_heads = 3,
+                   .group = 2,
+                   .head_size = head_size,
+                   .order = order,
+                   .ranks = 2,
+                   .rank = 1,
+                   .first_head = 1};
+      head_size == 16 ? compare_attention(c) : compare_flash(c);
+    }
 }
 
 // One document is no document, whatever the order of the tiles.

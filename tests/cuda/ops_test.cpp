@@ -297,21 +297,30 @@ TEST(CudaOps, kv_rows) {
     for (const auto& [rows, kv, group, head_size, parts] :
          {std::tuple{1, 1, 1, 2, 1}, {33, 2, 3, 64, 2}, {7, 3, 1, 10, 3}, {130, 8, 4, 128, 4}})
       for (const QkvOrder order : kOrders) {
-        const int64_t width = int64_t{kv} * (group + 2) * head_size, kv_width = int64_t{kv} * 2 * head_size;
+        const int first = kv / 2;  // of the heads in rows of keys and values
+        const int64_t width = int64_t{kv} * (group + 2) * head_size, kv_width = int64_t{kv - first} * 2 * head_size;
         const std::string what = fmt::format("{} rows {} heads {} x {} HS {}, {}", enum_name(dtype), rows, kv, group,
                                              head_size, enum_name(order));
         const Buffer qkv(dtype, {rows, width}, random_values(rows * width, "qkv"));
         TRI_COMPARE(pack_kv, what, (Operands{{"kv", Buffer(dtype, {rows, kv_width})}, {"qkv", qkv}}),
                     ([&, kv = kv, group = group](const Place& on) {
-                      return PackKv{
-                          .kv = on("kv"), .qkv = on("qkv"), .order = order, .num_kv_heads = kv, .group = group};
+                      return PackKv{.kv = on("kv"),
+                                    .qkv = on("qkv"),
+                                    .order = order,
+                                    .first_kv_head = first,
+                                    .num_kv_heads = kv,
+                                    .group = group};
                     }),
                     rounding_of(dtype));
         const Buffer gathered(dtype, {parts, rows, kv_width}, random_values(parts * rows * kv_width, "parts"));
         TRI_COMPARE(unpack_kv, what, (Operands{{"qkv", qkv}, {"parts", gathered}}),
                     ([&, kv = kv, group = group](const Place& on) {
-                      return UnpackKv{
-                          .qkv = on("qkv"), .parts = on("parts"), .order = order, .num_kv_heads = kv, .group = group};
+                      return UnpackKv{.qkv = on("qkv"),
+                                      .parts = on("parts"),
+                                      .order = order,
+                                      .first_kv_head = first,
+                                      .num_kv_heads = kv,
+                                      .group = group};
                     }),
                     rounding_of(dtype));
       }

@@ -308,8 +308,8 @@ TEST(Network, traffic_is_what_groups_send) {
 // Whatever the axes and their order: with one rank per machine, adapters are ranks.
 TEST(Network, connections_are_those_of_the_mesh) {
   Workload w = small_job();
-  w.tp = 2, w.dp = 3, w.pp = 4;
-  std::vector<AxisSize> sizes{{"tp", 2}, {"dp", 3}, {"pp", 4}};
+  w.tp = 2, w.cp = 2, w.dp = 3, w.pp = 4;
+  std::vector<AxisSize> sizes{{"tp", 2}, {"cp", 2}, {"dp", 3}, {"pp", 4}};
   for (size_t i = 0; i < kAxes.size(); ++i)
     if (const AxisName axis = AxisName::at(i); kOtherAxes.contains(axis)) {
       w.others.push_back({axis, 2});
@@ -322,7 +322,7 @@ TEST(Network, connections_are_those_of_the_mesh) {
   Cluster c = megascale();
   c.node.ranks = 1;
   const auto traffic = traffic_of(w, c, place_machines(w.ranks(), Placement::kPacked, 1));
-  ASSERT_EQ(traffic.size(), 4u);
+  ASSERT_EQ(traffic.size(), 5u);
   const auto along = [&](const AxisTraffic& of_axis, AxisSet axes, int per_group) {
     EXPECT_EQ(of_axis.groups * of_axis.ranks, w.ranks()) << of_axis.name;
     EXPECT_EQ(std::ssize(of_axis.connections), int64_t{of_axis.groups} * per_group) << of_axis.name;
@@ -332,9 +332,10 @@ TEST(Network, connections_are_those_of_the_mesh) {
     }
   };
   along(traffic[0], {"tp"}, w.tp);
-  along(traffic[1], {"pp"}, w.pp - 1);
+  along(traffic[1], {"cp"}, w.cp);
   along(traffic[2], {"pp"}, w.pp - 1);
-  along(traffic[3], kBucketAxes, w.reducing());
+  along(traffic[3], {"pp"}, w.pp - 1);
+  along(traffic[4], kBucketAxes, w.reducing());
 }
 
 TEST(Network, answers_repeat_and_depend_on_the_seed) {

@@ -298,6 +298,21 @@ TEST(Planner, winners_are_no_slower_than_the_presets_own_layouts) {
     }
 }
 
+// If there are fewer samples than ranks, or no rank has memory for a whole one.
+TEST(Planner, chooses_cp_for_long_samples_only) {
+  const Cluster cluster = cluster_of("h100_nemo");
+  const auto best = [&](const std::string& name, int ranks, const std::vector<std::string>& overrides) {
+    return value_or_throw(search_layouts(preset(name, overrides), cluster, {.ranks = ranks, .keep = 20})).best;
+  };
+  const auto divided = best("llama_3_8b_131k", 64, {"data.global_batch=1"});
+  EXPECT_GT(divided.front().workload.cp, 1) << "64 ranks have one sample";
+  const std::string text = to_text({.best = divided}, cluster);
+  EXPECT_NE(text.find(fmt::format(" cp {:>3} pp", divided.front().workload.cp)), text.npos) << text;
+  const auto samples = best("llama_3_8b_131k", 64, {"data.global_batch=64"});
+  EXPECT_GT(samples.front().workload.cp * samples.front().workload.tp, 1) << "a sample fits on no rank";
+  for (const PlannedLayout& layout : best("gpt_13b", 64, {})) EXPECT_EQ(layout.workload.cp, 1);
+}
+
 TEST(Planner, keeps_what_is_set) {
   const auto found = [](const std::vector<std::string>& overrides) {
     const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/gpt_13b.yaml";
@@ -311,6 +326,7 @@ TEST(Planner, keeps_what_is_set) {
     for (const PlannedLayout& layout : search.value().best) EXPECT_TRUE(has(layout.workload)) << setting;
   };
   all("parallel.tp=4", [](const Workload& w) { return w.tp == 4; });
+  all("parallel.cp=2", [](const Workload& w) { return w.cp == 2; });
   all("parallel.pp=8", [](const Workload& w) { return w.pp == 8; });
   all("parallel.dp=16", [](const Workload& w) { return w.dp == 16; });
   all("parallel.chunks=2", [](const Workload& w) { return w.chunks == 2; });
@@ -318,6 +334,7 @@ TEST(Planner, keeps_what_is_set) {
   all("parallel.recompute=full", [](const Workload& w) { return w.recompute == Recompute::kFull; });
   all("parallel.schedule=gpipe", [](const Workload& w) { return w.schedule == Schedule::kGpipe; });
   for (const auto& [setting, problem] : {std::pair{"parallel.tp=3", "parallel.tp 3 does not divide model.heads 40"},
+                                         {"parallel.cp=3", "parallel.cp: 2 x 3 chunks do not divide model.seq_len"},
                                          {"parallel.pp=3", "parallel.pp 3 does not divide model.layers 40"},
                                          {"parallel.dp=3", "parallel.dp 3 does not divide data.global_batch 1024"},
                                          {"parallel.dp=128", "is 128, which does not match 64 ranks"}}) {
