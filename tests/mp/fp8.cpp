@@ -61,7 +61,7 @@ std::vector<Layout> matrix() {
   };
   rows.push_back(rows.back());
   rows.back().overlap = false;
-  for (Layout& layout : rows) layout = fp8(layout);
+  for (Layout& layout : rows) layout = on_test_device(fp8(layout));
   return rows;
 }
 

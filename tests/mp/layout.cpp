@@ -311,6 +311,7 @@ Config config_of(const Layout& layout) {
   c.data.document_mask = layout.documents;
   c.parallel.tp = layout.tp;
   c.parallel.cp = layout.cp;
+  c.cluster.ranks_per_node = layout.ranks_per_node;
   c.parallel.pp = layout.pp;
   c.parallel.dp = layout.dp;
   c.parallel.chunks = layout.chunks;
@@ -499,6 +500,7 @@ Layout one_rank(const Layout& layout) {
   one.sum_parts = 1;
   one.fault = GemmFault::kNone;
   one.first_sample = 0;
+  one.ranks_per_node = 8;
   return one;
 }
 
@@ -701,11 +703,17 @@ void expect_bit_identical(const History& a, const History& b, const std::string&
   EXPECT_EQ(a.parameters, b.parameters) << what;
 }
 
+Layout on_test_device(Layout layout) {
+  if (test_device_kind() != DeviceKind::kCpu && layout.cp > 1) layout.seq_len = 256 * layout.cp;
+  return layout;
+}
+
 std::vector<Layout> that_fit(std::vector<Layout> layouts) {
   for (Layout& layout : layouts)
     for (int* axis : {&layout.dp, &layout.tp})
       if (layout.ranks() > test_job()->world_size()) *axis = 1;
   std::erase_if(layouts, [](const Layout& layout) { return layout.ranks() > test_job()->world_size(); });
+  for (Layout& layout : layouts) layout = on_test_device(layout);
   return layouts;
 }
 

@@ -64,6 +64,7 @@ struct Layout {
   GemmFault fault = GemmFault::kNone;  // ... in the gradients of layer 1's matrices
   int first_sample = 0;                // the step's sample used first: the others follow
   int seq_len = 16;
+  int ranks_per_node = 8;  // of the plan
 
   int ranks() const { return dp * tp * cp * pp; }
   std::string name() const {
@@ -79,6 +80,8 @@ struct Layout {
            (rope_scaling == RopeScaling::kNone ? "" : fmt::format(" {}", enum_name(rope_scaling))) +
            (masked ? " masked targets" : "") + (documents ? " documents" : "") +
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) +
+           (seq_len == 16 ? "" : fmt::format(" T {}", seq_len)) +
+           (ranks_per_node == 8 ? "" : fmt::format(" nodes of {}", ranks_per_node)) +
            (steps == kSteps ? "" : fmt::format(" {} steps", steps)) + (wide ? " wide" : "") +
            (gemms == GemmFormat::kCompute
                 ? ""
@@ -138,7 +141,10 @@ ReorderedRuns reordered(const Layout& layout);
 const History& reference(const Layout& layout);
 void expect_bit_identical(const History& a, const History& b, const std::string& what);
 
+// Returns the layout with samples that suit the tested device: on GPUs the chunks of cp are whole tiles.
+Layout on_test_device(Layout layout);
 // Returns those of `layouts` that the job has ranks for; with fewer than eight ranks, smaller ones replace the others.
+// They suit the tested device.
 std::vector<Layout> that_fit(std::vector<Layout> layouts);
 
 }  // namespace tri

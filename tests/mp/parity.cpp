@@ -111,6 +111,7 @@ std::vector<Layout> matrix() {
       // parts of sequences
       {.cp = 2},
       {.cp = 4, .llama = true},
+      {.cp = 2, .llama = true, .recompute = selective, .transfers = Transfers::kCollectives, .ranks_per_node = 1},
       {.cp = 4, .llama = true, .gemma = true, .micro_batch = 2},
       {.dp = 2, .cp = 2, .zero = 2, .llama = true, .recompute = full},
       {.tp = 2, .cp = 2, .llama = true, .olmo2 = true, .micro_batch = 2},
@@ -175,9 +176,7 @@ std::vector<Layout> matrix() {
       rows.push_back(rows[i]);
       rows.back().overlap = false;
     }
-  if (test_device_kind() != DeviceKind::kCpu)  // each rank holds two chunks of whole tiles
-    for (Layout& layout : rows)
-      if (layout.cp > 1) layout.seq_len = 256 * layout.cp;
+  for (Layout& layout : rows) layout = on_test_device(layout);
   return rows;
 }
 
@@ -247,7 +246,9 @@ TEST(Parity, overlap_on_equals_off) {
   rich.llama = true;
   Layout tp{.dp = 2, .tp = 4, .zero = 2};
   const Layout parts{.cp = 2, .pp = 2, .zero = 2, .llama = true, .micro_batch = 2};
-  for (Layout layout : that_fit({plain, rich, tp, parts})) {
+  const Layout groups{
+      .cp = 2, .zero = 1, .llama = true, .transfers = Transfers::kCollectives, .ranks_per_node = 1};  // of heads
+  for (Layout layout : that_fit({plain, rich, tp, parts, groups})) {
     layout.overlap = true;
     const History on = train(layout, false);
     layout.overlap = false;
