@@ -5,7 +5,8 @@ weights FSDP2 shards over them.
     torchrun --standalone --nproc-per-node N context_peer.py cudnn|flash SHAPE
 
 The mode is the attention kernel. bf16 parameters, fp32 reductions and fp32 master weights; the blocks are compiled
-except for attention, which context_parallel replaces; no step clips gradients. SHAPE has a batch of 1.
+except for attention, which context_parallel replaces and whose key/value heads are repeated for their queries; no step
+clips gradients. SHAPE has a batch of 1.
 """
 import os
 
@@ -54,19 +55,11 @@ tables = [model.blocks[0].cos, model.blocks[0].sin]  # shared by all blocks
 buffers = [tokens, targets, *tables]
 with context_parallel(mesh, buffers=buffers, buffer_seq_dims=[1, 1, 0, 0], no_restore_buffers=set(buffers)):
     ring = F.scaled_dot_product_attention
-    grouped = True  # whether it accepts fewer key/value heads
 
     @torch.compiler.disable
     def attention(q, k, v, is_causal, enable_gqa):
-        global grouped
+        k, v = (heads.repeat_interleave(q.shape[1] // k.shape[1], 1) for heads in (k, v))
         with sdpa_kernel(backend):
-            if grouped:
-                try:
-                    return ring(q, k, v, is_causal=is_causal, enable_gqa=enable_gqa)
-                except (NotImplementedError, RuntimeError) as error:
-                    print(f"grouped heads are repeated: {str(error)[:300]}", flush=True)
-                    grouped = False
-            k, v = (heads.repeat_interleave(q.shape[1] // k.shape[1], 1) for heads in (k, v))
             return ring(q, k, v, is_causal=is_causal)
 
     F.scaled_dot_product_attention = attention
