@@ -140,8 +140,11 @@ class Planner {
           "parallel.cp: {}: on GPUs the {} chunks of a sequence must be multiples of {} tokens, but model.seq_len is "
           "{}; set model.seq_len to {}",
           cp, chunks, kTile, length, round_up(length, chunks * kTile));
-    add(fmt::format("cp: exchanges of keys and values{} (parallel.overlap_cp: {})",
+    const int groups = kv_head_groups(layers_of_model(config_).kinds.front().attention, config_.parallel.tp, cp,
+                                      config_.cluster.ranks_per_node, config_.parallel.overlap_cp);
+    add(fmt::format("cp: exchanges of keys and values{}{} (parallel.overlap_cp: {})",
                     config_.parallel.overlap_cp ? ", alongside compute" : ", compute waits for them",
+                    groups > 1 ? fmt::format(", in {} groups of heads between machines", groups) : "",
                     config_.parallel.overlap_cp));
     return {};
   }

@@ -229,6 +229,20 @@ TEST(KvExchange, loss_and_gradients_of_parts_are_those_of_whole_samples) {
     }
 }
 
+TEST(KvExchange, heads_form_groups_between_machines_only) {
+  const AttentionSpec attention{.heads = 32, .kv_heads = 8, .head_dim = 128};
+  const auto groups = [&](int tp, int cp, int ranks_per_node, bool overlap = true) {
+    return kv_head_groups(attention, tp, cp, ranks_per_node, overlap);
+  };
+  EXPECT_EQ(groups(1, 8, 8), 1);
+  EXPECT_EQ(groups(1, 16, 8), 4);
+  EXPECT_EQ(groups(1, 16, 8, /*overlap=*/false), 1);
+  EXPECT_EQ(groups(4, 4, 8), 2) << "two heads";
+  EXPECT_EQ(groups(8, 2, 8), 1) << "one head";
+  EXPECT_EQ(groups(1, 3, 8), 4) << "some groups of ranks span machines";
+  EXPECT_EQ(groups(8, 1, 4), 1);
+}
+
 // Attention computes each head alone, so groups of heads change no bit.
 TEST(KvExchange, groups_of_heads_between_machines_are_bit_identical_to_one_group) {
   for (const bool with_rope : {false, true}) {
@@ -239,7 +253,7 @@ TEST(KvExchange, groups_of_heads_between_machines_are_bit_identical_to_one_group
       if (with_rope) c.model.position = Position::kRope;
     });
     const Outcome one = outcome(config, 4);
-    config.cluster.ranks_per_node = 2;
+    config.cluster.ranks_per_node = 2;  // four groups
     const Outcome groups = outcome(config, 4);
     EXPECT_EQ(groups.loss, one.loss);
     EXPECT_EQ(groups.gradients, one.gradients);

@@ -39,6 +39,20 @@ TEST(Simulation, memory_is_that_of_sharded_weights_and_split_sequences) {
   }
 }
 
+// Between machines the transfer of a group of heads overlaps attention over another; with a window hardly anything is
+// sent.
+TEST(Simulation, exposes_less_of_the_keys_that_overlap_attention) {
+  const auto exposed = [](const std::vector<std::string>& settings) {
+    std::vector<std::string> all{"parallel.tp=1", "parallel.cp=16", "parallel.recompute=full",
+                                 "data.document_mask=false"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    return simulated("llama_3_8b_131k", 16, all).step.parts.tp;
+  };
+  const double apart = exposed({"parallel.overlap_cp=false"});
+  EXPECT_LT(exposed({}), 0.4 * apart);
+  EXPECT_LT(exposed({"parallel.overlap_cp=false", "model.window=4096"}), 0.2 * apart);
+}
+
 TEST(Simulation, says_if_larger_buckets_would_be_faster) {
   const auto notes = [](int ranks, const std::string& elements) {
     std::string all;
