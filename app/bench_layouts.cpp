@@ -84,7 +84,7 @@ const char* const kSweepHelp =
     "--sweep layout measures the same global batch with many layouts of the job's ranks, the config's own layout "
     "first. "
     "The table lists the fastest layout first.\n"
-    "It tries every tp x cp x pp x dp, cp above 1 only for samples of 8,192 tokens or more, with the schedules 1f1b and "
+    "It tries every tp x cp x pp x dp, cp above 1 only for samples of 16,384 tokens or more, with the schedules 1f1b and "
     "interleaved (up to 4 chunks), and for each the three micro-batches that fit and are estimated to be the fastest. It "
     "raises zero (1 or 2) and parallel.recompute only as far as the memory requires. It excludes gpipe and zero 0, which equal 1f1b and zero 1 but need more memory, and "
     "layouts that break a rule of the config or do not fit. A layout fits if the memory that `trireme check` predicts "

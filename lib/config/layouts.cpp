@@ -76,7 +76,7 @@ std::vector<int> LayoutSpace::tensor_degrees() const {
 }
 
 std::vector<int> LayoutSpace::context_degrees() const {
-  constexpr int kLeastPositions = 4096, kTile = 128;
+  constexpr int kLeastPositions = 8192, kTile = 128;
   std::vector<int> degrees = divisors_up_to(std::max(1, model_.seq_len / kLeastPositions), model_.seq_len);
   std::erase_if(degrees, [&](int cp) { return cp > 1 && model_.seq_len % (2 * kTile * cp) != 0; });
   if (std::ranges::find(degrees, own_cp_) == degrees.end()) degrees.push_back(own_cp_);

@@ -43,7 +43,7 @@ class LayoutSpace {
 
   // Returns the possible degrees of tensor parallelism for any number of ranks.
   std::vector<int> tensor_degrees() const;
-  // Returns the degrees of context parallelism that may pay: each rank has at least 4,096 positions of a sample, since
+  // Returns the degrees of context parallelism that may pay: each rank has at least 8,192 positions of a sample, since
   // dp and tp are faster where samples are short, and chunks of whole tiles (kernels/attention.h); and the config's own.
   std::vector<int> context_degrees() const;
   // Returns all tp x cp x pp x dp = `ranks` / ranks along the config's other axes, whose sizes are kept. Does not set

@@ -82,7 +82,7 @@ TEST(NewConfig, chooses_only_what_is_not_set) {
   for (const int micro_batch : {1, 2}) {
     const Config config = made({fmt::format("data.micro_batch={}", micro_batch)});
     EXPECT_EQ(config.data.micro_batch, micro_batch);
-    EXPECT_EQ(config.parallel.tp * config.parallel.pp * config.parallel.dp, 16);
+    EXPECT_EQ(config.parallel.tp * config.parallel.cp * config.parallel.pp * config.parallel.dp, 16);
   }
   const Config smaller_buckets = made({"parallel.bucket_elements=20000000"});
   EXPECT_EQ(smaller_buckets.parallel.bucket_elements, 20000000);
