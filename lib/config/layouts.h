@@ -34,8 +34,8 @@ std::string as_settings(const ParallelLayout& layout);
 std::vector<int> divisors_up_to(int64_t most, int64_t number);
 
 // The layouts that the model, the batch and the machines allow, axis by axis. They include each layout of a config that
-// resolve_config accepts, except for gpipe, which is 1f1b with more memory, and for a cp that is neither the config's own
-// nor one of context_degrees().
+// resolve_config accepts, except for gpipe, which is 1f1b with more memory, and for a cp that is neither the config's
+// own nor one of context_degrees().
 class LayoutSpace {
  public:
   // Keeps copies. `config` need not be resolved. A tp group must fit in a node of `ranks_per_node` ranks.
@@ -43,8 +43,9 @@ class LayoutSpace {
 
   // Returns the possible degrees of tensor parallelism for any number of ranks.
   std::vector<int> tensor_degrees() const;
-  // Returns the degrees of context parallelism that may pay: each rank has at least 8,192 positions of a sample, since
-  // dp and tp are faster where samples are short, and chunks of whole tiles (kernels/attention.h); and the config's own.
+  // Returns the degrees of context parallelism that may pay, and the config's own. With them each rank has at least
+  // 8,192 positions of a sample, since dp and tp are faster where samples are short, in chunks of whole tiles
+  // (kernels/attention.h).
   std::vector<int> context_degrees() const;
   // Returns all tp x cp x pp x dp = `ranks` / ranks along the config's other axes, whose sizes are kept. Does not set
   // other fields.

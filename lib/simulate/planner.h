@@ -57,8 +57,8 @@ struct PlanOptions {
 
 // Searches the layouts for `config`, which must be resolved. Of its parallel section it keeps overlaps, transfers and
 // the axes other than those of a layout; it also keeps the precision. parallel.bucket_elements may grow by powers of
-// two: a bucket's ring has latency in proportion to dp, so small buckets of many replicas are slow. Fails with kUsage if
-// no layout fits into memory, or none divides the model or matches what is pinned.
+// two: a bucket's ring has latency in proportion to dp, so small buckets of many replicas are slow. Fails with kUsage
+// if no layout fits into memory, or none divides the model or matches what is pinned.
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
 
 // Returns what other numbers of ranks or layers would give, if that matters: far fewer ranks that are hardly slower, or

@@ -100,7 +100,8 @@ std::string to_json(const PlanSearch& search, const Cluster& cluster) {
     nlohmann::ordered_json parts;
     for (const auto& [name, seconds] : named_parts(layout.step.parts)) parts[name] = seconds;
     nlohmann::ordered_json json = axes_json(w);
-    json.update({{"ep", w.ep},
+    json.update({{"cp", w.cp},
+                 {"ep", w.ep},
                  {"chunks", w.chunks},
                  {"schedule", enum_name(w.schedule)},
                  {"micro_batch", w.micro_batch},
