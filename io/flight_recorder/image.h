@@ -55,14 +55,15 @@ struct EnumNames<HostState> {
 };
 
 // What the compute stream runs: an action of the Plan, or work between plans.
-enum class ComputeKind : uint8_t { kForward, kBackward, kUpdate, kOther };
+enum class ComputeKind : uint8_t { kForward, kBackward, kUpdate, kOther, kWeight };
 
 template <>
 struct EnumNames<ComputeKind> {
   static constexpr std::array table{std::pair{ComputeKind::kForward, std::string_view("forward")},
                                     std::pair{ComputeKind::kBackward, std::string_view("backward")},
                                     std::pair{ComputeKind::kUpdate, std::string_view("update")},
-                                    std::pair{ComputeKind::kOther, std::string_view("other work")}};
+                                    std::pair{ComputeKind::kOther, std::string_view("other work")},
+                                    std::pair{ComputeKind::kWeight, std::string_view("weight gradients")}};
 };
 
 enum class ChannelKind : uint32_t {

@@ -10,6 +10,7 @@
 #include "lib/bench/measure.h"
 #include "lib/bench/step.h"
 #include "lib/config/axis_fields.h"
+#include "lib/config/layer_counts.h"
 #include "lib/simulate/step_model.h"
 
 namespace tri {
@@ -33,6 +34,7 @@ std::vector<Variant> variants_of(const Config& config, Device& device) {
   half = config;
   const int stages = config.parallel.pp * config.parallel.chunks;
   half.model.layers = config.model.layers / 2 / stages * stages;
+  half.parallel.layers_per_chunk = kEvenLayers;
   if (half.model.layers > 0) add("half of the layers", half);
   half = config;
   half.model.seq_len = config.model.seq_len / 2;

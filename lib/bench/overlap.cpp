@@ -8,6 +8,7 @@
 #include "lib/bench/measure.h"
 #include "lib/engine/engine.h"
 #include "lib/model/block.h"
+#include "lib/model/layer_division.h"
 #include "lib/tune/aligned_timer.h"
 #include "lib/tune/gemm_tuning.h"
 #include "lib/tune/layer_transfers.h"

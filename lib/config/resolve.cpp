@@ -16,6 +16,7 @@
 #include "lib/config/config.h"
 #include "lib/config/divisors.h"
 #include "lib/config/error_list.h"
+#include "lib/config/layer_counts.h"
 #include "lib/config/nearest.h"
 
 namespace tri {
@@ -330,7 +331,9 @@ class Resolver {
   Numbers fitting_pp(int dp) const {
     Numbers fits;
     for (const int64_t pp : divisors(c_.model.layers)) {
-      const bool layers_fit = c_.model.layers % (pp * c_.parallel.chunks) == 0;
+      const bool layers_fit = c_.parallel.layers_per_chunk == kEvenLayers
+                                  ? c_.model.layers % (pp * c_.parallel.chunks) == 0
+                                  : c_.model.layers >= pp * c_.parallel.chunks;
       const bool schedule_fits = pp > 1 || !interleaves();
       if (layers_fit && schedule_fits && suits_world(c_.parallel.tp, pp, dp)) fits.push_back(pp);
     }
@@ -350,11 +353,29 @@ class Resolver {
 
     const int layers = c_.model.layers;
     const int64_t parts = int64_t{p.pp} * p.chunks;
+    if (p.layers_per_chunk != kEvenLayers) return check_layer_counts();
     if (layers % parts != 0)
-      add("model.layers: {} is not a multiple of parallel.pp {} x parallel.chunks {} = {}; set model.layers to "
+      add("model.layers: {} is not a multiple of parallel.pp {} x parallel.chunks {} = {}; set {}model.layers to "
           "{}{}",
-          layers, p.pp, p.chunks, parts, either(multiples_around(layers, parts), layers),
-          or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
+          layers, p.pp, p.chunks, parts, layers >= parts ? "parallel.layers_per_chunk to auto, or " : "",
+          either(multiples_around(layers, parts), layers), or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
+  }
+
+  void check_layer_counts() {
+    const ParallelConfig& p = c_.parallel;
+    const int layers = c_.model.layers;
+    const int64_t parts = int64_t{p.pp} * p.chunks;
+    if (layers < parts)
+      add("parallel.layers_per_chunk: {} of model.layers {} for parallel.pp {} x parallel.chunks {} = {} virtual "
+          "stages; lower parallel.pp or parallel.chunks",
+          p.layers_per_chunk, layers, p.pp, p.chunks, parts);
+    if (p.layers_per_chunk == kAutoLayers) return;
+    const std::vector<int> counts = parse_layer_counts(p.layers_per_chunk).value();
+    const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    if (static_cast<int64_t>(counts.size()) != parts || sum != layers)
+      add("parallel.layers_per_chunk: {} has {} numbers with the sum {}, but parallel.pp {} x parallel.chunks {} is {} "
+          "and model.layers is {}; correct the list, or set it to auto",
+          p.layers_per_chunk, counts.size(), sum, p.pp, p.chunks, parts, layers);
   }
 
   bool check_world() {

@@ -13,6 +13,7 @@
 #include "io/tokens/utf8.h"
 #include "lib/config/batch_sizes.h"
 #include "lib/config/environment.h"
+#include "lib/config/layer_counts.h"
 #include "lib/config/nearest.h"
 #include "lib/config/step_range.h"
 #include "lib/config/yaml_map.h"
@@ -237,8 +238,13 @@ void read_value(const YAML::Node& node, const ValueRule& rule, bool& out, std::v
 }
 
 void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out, std::vector<Problem>& problems) {
-  if (!is_scalar(node, rule, problems)) return;
-  std::string text = node.Scalar();
+  std::string text;
+  if (rule.allowed.text == TextRule::kLayerCounts && node.IsSequence()) {  // [9, 9, 8]
+    for (const YAML::Node& count : node) text += (text.empty() ? "" : ",") + (count.IsScalar() ? count.Scalar() : "?");
+  } else {
+    if (!is_scalar(node, rule, problems)) return;
+    text = node.Scalar();
+  }
   if (rule.allowed.expands) {
     auto expanded = expand_environment(text);
     if (!expanded) return problems.push_back({.text = shown(node) + ": " + expanded.error().message});
@@ -260,6 +266,9 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
     return report(problems, rule, print_value(text) + " is not a range of steps", "try 20:22");
   if (rule.allowed.text == TextRule::kBatchRamp && !text.empty() && !parse_batch_ramp(text))
     return report(problems, rule, print_value(text) + " is not a ramp", "try 0:768 250B:1536");
+  if (rule.allowed.text == TextRule::kLayerCounts && text != kEvenLayers && text != kAutoLayers &&
+      !parse_layer_counts(text))
+    return report(problems, rule, print_value(text) + " is not a list of numbers of layers", "try auto");
   out = std::move(text);
 }
 
@@ -444,6 +453,8 @@ std::string describe_text(const Allowed& allowed) {
       return "FIRST:LAST, 1 <= FIRST <= LAST";
     case TextRule::kBatchRamp:
       return "0:SAMPLES TOKENS:SAMPLES ..., tokens ascending";
+    case TextRule::kLayerCounts:
+      return "even, auto or LAYERS,LAYERS,..., each at least 1, as 3xLAYERS for three equal ones";
   }
   return "";
 }

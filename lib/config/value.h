@@ -24,8 +24,9 @@ enum class TextRule {
   kFileName,
   kHostAndPort,
   kStepRange,
-  kBatchRamp
-};  // the last three may also be empty
+  kBatchRamp,  // this and the two before it may also be empty
+  kLayerCounts
+};
 
 // What a field accepts within its type.
 struct Allowed {
@@ -53,6 +54,7 @@ inline Allowed some_path() { return {.text = TextRule::kNotEmpty, .expands = tru
 inline Allowed host_and_port() { return {.text = TextRule::kHostAndPort}; }
 inline Allowed step_range() { return {.text = TextRule::kStepRange}; }
 inline Allowed batch_ramp() { return {.text = TextRule::kBatchRamp}; }
+inline Allowed layer_counts() { return {.text = TextRule::kLayerCounts}; }
 
 // What read_value checks and what its messages quote.
 struct ValueRule {

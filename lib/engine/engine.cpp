@@ -10,7 +10,6 @@ namespace {
 class StoreHooks final : public ParameterHooks {
  public:
   explicit StoreHooks(ParameterStore& store) : gradients_(store.gradients), gathers_(store.gathers) {}
-  void begin_backward(int chunk, int microbatch) override { gradients_.begin_backward(chunk, microbatch); }
   void before_use(const Parameter& parameter) override { gathers_.before_use(parameter); }
   Tensor gradient(const Parameter& parameter) override { return gradients_.gradient(parameter); }
   GradientTarget gradient_target(const Parameter& parameter) override { return gradients_.gradient_target(parameter); }
@@ -24,7 +23,6 @@ class StoreHooks final : public ParameterHooks {
 // Hooks for constant weights without gradients.
 class ConstantWeights final : public ParameterHooks {
  public:
-  void begin_backward(int, int) override { no_gradients(); }
   void before_use(const Parameter&) override {}
   Tensor gradient(const Parameter&) override { return no_gradients(); }
   GradientTarget gradient_target(const Parameter&) override { return {no_gradients(), 0.0f}; }

@@ -67,12 +67,13 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
   if (const BatchSizes sizes = batch_sizes(config); training && !sizes.is_constant())
     for (const BatchSizes::Phase& phase : sizes.phases())
       plans.push_back(train_plan(config, mesh.axis("pp"), std::max(1, microbatches(config, phase.size))));
-  std::vector<int> slots(static_cast<size_t>(chunks), 0), inputs = slots;  // [chunk]
+  std::vector<int> slots(static_cast<size_t>(chunks), 0), inputs = slots, due = slots;  // [chunk]
   for (const Plan& plan : plans)
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const auto c = static_cast<size_t>(chunk);
       slots[c] = std::max(slots[c], max_in_flight(plan, chunk));
       inputs[c] = std::max(inputs[c], max_inputs(plan, chunk));
+      due[c] = std::max(due[c], max_weights_due(plan, chunk));
     }
   const StageDims dims = stage_dims(config, mesh, cache);
   RankTensors t;
@@ -88,7 +89,8 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
     t.weights = allocate_weights(config, mesh, arena);
     t.loss = arena.take("head", Dtype::kF32, {1});
   }
-  t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena, cache);
+  if (!training || !splits_backward(config.parallel.schedule)) due.clear();
+  t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena, cache, due);
   if (training && t.stage.fp8.slots() > 0)
     t.stage.fp8.float_counts = t.step_statistics.flat(kMaxStepStatistics, t.stage.fp8.slots() * kNumFp8Counts);
   if (training && expert_layers > 0)

@@ -23,7 +23,7 @@ std::string ranks_text(const std::vector<int>& ranks, int most) {
 std::string action_text(const RankRecord& record) {
   if (!record.action || record.action_entered == 0) return "";
   const ActionRecord& action = *record.action;
-  if (action.kind != ComputeKind::kForward && action.kind != ComputeKind::kBackward)
+  if (action.kind == ComputeKind::kUpdate || action.kind == ComputeKind::kOther)
     return std::string(enum_name(action.kind));
   std::string text = fmt::format("{} of microbatch {}", enum_name(action.kind), action.microbatch);
   if (action.chunk > 0) text += fmt::format(", chunk {}", action.chunk);

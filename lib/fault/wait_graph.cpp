@@ -260,7 +260,8 @@ bool WaitGraph::add_device(int rank) {
       if (!comes_before(r.channels[static_cast<size_t>(wait.channel)].completed, wait.sequence)) continue;
       if (add_channel_wait(rank, wait.channel, kDevice)) waits = true, may_compute = false;
     }
-  const bool in_backward = computes && r.action && r.action->kind == ComputeKind::kBackward;
+  const bool in_backward =
+      computes && r.action && (r.action->kind == ComputeKind::kBackward || r.action->kind == ComputeKind::kWeight);
   for (int i = 0; i < static_cast<int>(r.channels.size()); ++i) {
     const ChannelRecord& channel = r.channels[static_cast<size_t>(i)];
     if (is_between_stages(channel) || channel.kind == ChannelKind::kHost) continue;

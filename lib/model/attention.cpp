@@ -172,6 +172,15 @@ void allocate_workspace(const AttentionSpec& attention, const BranchMemory& m, L
   w.fp8_dqkv_t = m.take(gradient, {a.qkv_width, d.R});
 }
 
+void allocate_due(const AttentionSpec& attention, const BranchMemory& m, LayerTensors& inputs, LayerWorkspace& work) {
+  const AttentionShare a = share_of(attention, m.dims.tp);
+  if (m.config.parallel.recompute == Recompute::kFull) inputs.attention.out = m.take(m.dims.dtype, {m.dims.R, a.width});
+  if (m.fp8)
+    work.attention.fp8_dqkv_t = m.take(m.config.precision.fp8_gradients, {a.qkv_width, m.dims.R});
+  else
+    work.attention.dqkv = m.take(m.dims.dtype, {m.dims.R, a.qkv_width});
+}
+
 AttentionTensors first_rows(AttentionTensors t, int64_t rows) {
   for (Tensor* tensor : {&t.projected, &t.qk_rstd, &t.qkv, &t.out})
     if (!tensor->empty()) *tensor = tensor->rows(0, rows);

@@ -136,6 +136,10 @@ struct ModelConfig;
 struct Parameter;
 void allocate_tensors(const AttentionSpec& attention, const BranchMemory& memory, LayerTensors& tensors);
 void allocate_workspace(const AttentionSpec& attention, const BranchMemory& memory, LayerWorkspace& work);
+// For weight gradients that are due (DueLayer): allocates memory for inputs of linears that are not saved, and for the
+// gradients of their outputs, in place of the workspace's.
+void allocate_due(const AttentionSpec& attention, const BranchMemory& memory, LayerTensors& inputs,
+                  LayerWorkspace& work);
 // Return views of the first rows, as first_rows does for all tensors of a layer.
 AttentionTensors first_rows(AttentionTensors tensors, int64_t rows);
 // Fills the tables of rotary angles that the model has: for the positions of `chunks`, or for all positions of a sample

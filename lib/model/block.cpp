@@ -18,7 +18,31 @@ struct TransformerBlock::State {
   Tensor dinput = {};
   WeightGradient deferred = {};
   QkvWeight qkv_weight = QkvWeight::kDefer;
+  const DueLayer* due = nullptr;  // weight gradients are computed later
 };
+
+namespace {
+
+// The inputs of linears that parallel.recompute does not save.
+LayerTensors with_inputs(LayerTensors t, const LayerTensors& inputs) {
+  const auto replace = [](Tensor& tensor, const Tensor& input) {
+    if (!input.empty()) tensor = input;
+  };
+  for (size_t branch = 0; branch < t.normed.size(); ++branch) replace(t.normed[branch], inputs.normed[branch]);
+  replace(t.mlp.activated, inputs.mlp.activated);
+  replace(t.mlp.activated_t, inputs.mlp.activated_t);
+  replace(t.moe.activated, inputs.moe.activated);
+  replace(t.moe.shared_activated, inputs.moe.shared_activated);
+  return t;
+}
+
+// Whether a backward pass recomputes norms of saved rows, into memory that is not saved.
+bool recomputes_norms(const LayerContext& ctx) {
+  const Recompute recompute = ctx.config.parallel.recompute;
+  return recompute == Recompute::kNorms || recompute == Recompute::kSelective;
+}
+
+}  // namespace
 
 TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config)
     : spec_(layers_of_model(config)[layer]) {
@@ -58,6 +82,36 @@ void TransformerBlock::run_forward(State& s, std::span<const TransferRegion> reg
 void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput,
                                 WeightGradient& deferred, QkvWeight qkv_weight) const {
   State s{.ctx = ctx, .t = kept, .dinput = dinput, .deferred = std::exchange(deferred, {}), .qkv_weight = qkv_weight};
+  run_backward(s);
+  deferred = std::move(s.deferred);
+}
+
+void TransformerBlock::backward_input(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput,
+                                      const DueLayer& due) const {
+  const LayerContext with_due = ctx.with(due.work);
+  State s{.ctx = with_due, .t = with_inputs(kept, due.inputs), .dinput = dinput, .due = &due};
+  run_backward(s);
+}
+
+void TransformerBlock::weight_gradients(const LayerContext& ctx, const LayerTensors& kept, const DueLayer& due) const {
+  LayerTensors t = ctx.config.parallel.recompute == Recompute::kFull
+                       ? recomputed_tensors(due.work, spec_)
+                       : with_workspace(with_inputs(kept, due.inputs), due.work, spec_);
+  LayerWorkspace work = due.work;
+  LayerContext weights = ctx.with(work);
+  weights.weights_are_due = true;
+  for (size_t i = kBranches.size(); i-- > 0;) {
+    const auto b = static_cast<size_t>(kBranches[i]);
+    work.dbranch = work.fp8.dstream_t = due.dbranch[b];
+    const BranchLayer& branch = of(kBranches[i]);
+    branch.resume(weights, t);
+    branch.row_weight(weights, t);
+    branch.column_weight(weights, t.normed[b]);
+  }
+}
+
+void TransformerBlock::run_backward(State& s) const {
+  const LayerContext& ctx = s.ctx;
   if (recomputes_first(ctx)) {
     run_deferred(s);  // it reads rows that are overwritten next
     s.t = recomputed(ctx, s.t);
@@ -70,7 +124,6 @@ void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kep
     run(s, region);
     if (region.reduces()) rows_backward(s, region.linear.branch);
   }
-  deferred = std::move(s.deferred);
 }
 
 void TransformerBlock::run_gemms(const TransferRegion& region, const LayerContext& ctx, const LayerTensors& t,
@@ -108,19 +161,18 @@ void TransformerBlock::run(State& s, const TransferRegion& region, const BlockSt
     case Step::kColumnGradient:
       return branch.column_gradient(ctx, sums());
     case Step::kRowWeight:
-      return branch.row_weight(ctx, s.t);
+      return s.due != nullptr ? keep_row_gradient(s, at.branch) : branch.row_weight(ctx, s.t);
     case Step::kColumnWeight:
-      return branch.column_weight(ctx, normed);
+      return s.due != nullptr ? keep_column_input(s, at.branch) : branch.column_weight(ctx, normed);
     case Step::kDefer:
-      return defer_weight(s, at.branch);
+      return s.due != nullptr ? keep_column_input(s, at.branch) : defer_weight(s, at.branch);
     case Step::kDeferred:
       return run_deferred(s);
     case Step::kRecompute:
       if (!recomputes_first(ctx)) s.t = recomputed(ctx, s.t);
       return;
     case Step::kRecomputeNorm:
-      if (normed.data == (spec_.fp8 ? ctx.work.fp8.normed : ctx.work.normed).data)
-        recompute_rows(s.ctx, s.t, at.branch);
+      if (recomputes_norms(ctx)) recompute_rows(s.ctx, s.t, at.branch);
       return;
   }
 }
@@ -217,6 +269,32 @@ void TransformerBlock::defer_weight(State& s, Branch branch) const {
   if (s.qkv_weight == QkvWeight::kEnqueue) std::exchange(s.deferred, {})();
 }
 
+void TransformerBlock::keep_row_gradient(const State& s, Branch branch) const {
+  const LayerContext& ctx = s.ctx;
+  const LayerWorkspace& w = ctx.work;
+  const Tensor due = s.due->dbranch[static_cast<size_t>(branch)];
+  const bool is_kept =
+      !spec_.has_middle() && branch == kBranches.front();  // with the other branch's, which is the same
+  if (spec_.is_local(branch)) {
+    const Tensor local = ctx.local_rows(w.dbranch);
+    return ctx.compute.copy(ctx.local_rows(due).data, local.data, local.bytes());
+  }
+  if (!spec_.fp8) {
+    ctx.need(w.dbranch);
+    if (!is_kept) ctx.compute.copy(due.data, w.dbranch.data, w.dbranch.bytes());
+  } else if (ctx.tp.size() == 1) {
+    if (!is_kept) ctx.compute.copy(due.data, w.fp8.dstream_t.data, due.bytes());
+  } else {
+    ctx.need(w.fp8.dstream);
+    of(branch).row_linear().add_bias_gradient(ctx, ctx.local_rows(w.dbranch));
+    if (!is_kept) ctx.fp8->transposed(w.fp8.dstream, due);
+  }
+}
+
+void TransformerBlock::keep_column_input(const State& s, Branch branch) const {
+  if (!spec_.is_local(branch)) s.ctx.need(s.t.normed_for(branch));
+}
+
 // Returns `kept` plus the recomputed tensors that backward reads. Of the norms, recomputes the one that is read first.
 LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTensors& kept) const {
   if (ctx.config.parallel.recompute == Recompute::kFull) {
@@ -235,7 +313,7 @@ LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTe
   LayerTensors t = with_workspace(kept, ctx.work, spec_);
   for (const auto& branch : branches_) branch->recompute(ctx, t);
   // Both norms share work.normed, so the second is computed only when it is needed.
-  if (kept.normed_for(kBranches.back()).empty()) recompute_rows(ctx, t, kBranches.back());
+  if (recomputes_norms(ctx)) recompute_rows(ctx, t, kBranches.back());
   return t;
 }
 

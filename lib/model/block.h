@@ -48,6 +48,11 @@ class TransformerBlock {
   void backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput, WeightGradient& deferred,
                 QkvWeight qkv_weight) const;
 
+  // The same in a plan that splits the backward pass: weight_gradients() later computes the gradients of the linears'
+  // weights from `kept` and `due`, of which backward_input() fills what `kept` does not hold.
+  void backward_input(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput, const DueLayer& due) const;
+  void weight_gradients(const LayerContext& ctx, const LayerTensors& kept, const DueLayer& due) const;
+
   // Runs only the GEMMs of a region of the block's order, on whatever values `t` and the workspace hold. `sums`: the
   // blocks of the region's reduce. The deferred weight gradient is this layer's own.
   void run_gemms(const TransferRegion& region, const LayerContext& ctx, const LayerTensors& t,
@@ -59,6 +64,7 @@ class TransformerBlock {
   struct State;
 
   void run_forward(State& s, std::span<const TransferRegion> regions) const;
+  void run_backward(State& s) const;
   // Runs the steps of a region, or only its GEMMs.
   void run(State& s, const TransferRegion& region, bool gemms_alone = false) const;
   void run(State& s, const TransferRegion& region, const BlockStep& at) const;
@@ -77,6 +83,9 @@ class TransformerBlock {
   // Adds the gradient of the rows that a branch has read to that of the residual stream.
   void rows_backward(State& s, Branch branch) const;
   void defer_weight(State& s, Branch branch) const;
+  // In place of the weight gradient of a branch's row-parallel or column-parallel linear: completes what it will read.
+  void keep_row_gradient(const State& s, Branch branch) const;
+  void keep_column_input(const State& s, Branch branch) const;
   void run_deferred(State& s) const;
   // Whether a backward pass recomputes the layer before anything else: it begins with the norm of the last output.
   bool recomputes_first(const LayerContext& ctx) const;

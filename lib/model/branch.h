@@ -41,7 +41,9 @@ class BranchLayer {
   virtual void row_gradient(const LayerContext& ctx, const LayerTensors& t) const = 0;
   virtual void inner_backward(const LayerContext& ctx, const LayerTensors& t) const = 0;
   virtual void column_gradient(const LayerContext& ctx, const PartialSums& sums) const = 0;
-  // Add to the gradients of the weights, and of biases that no earlier step covered.
+  // Add to the gradients of the weights, and of biases that no earlier step covered. Call resume() first if other
+  // microbatches came between the branch's backward pass and these.
+  virtual void resume(const LayerContext&, const LayerTensors&) const {}
   virtual void row_weight(const LayerContext& ctx, const LayerTensors& t) const = 0;
   virtual void column_weight(const LayerContext& ctx, Tensor normed) const = 0;
 

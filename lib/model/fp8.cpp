@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "kernels/ops.h"
+#include "lib/model/layer_division.h"
 #include "lib/model/layers.h"
 
 namespace tri {
@@ -21,7 +22,6 @@ Tensor transpose_in(Tensor scratch, Dtype format, int64_t rows, int64_t columns)
 Fp8Layers::Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors, Stream& compute, GroupOnStream& tp,
                      ParameterHooks& hooks)
     : config_(config),
-      mesh_(mesh),
       tensors_(std::move(tensors)),
       slots_(config),
       compute_(compute),
@@ -29,7 +29,10 @@ Fp8Layers::Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors,
       hooks_(hooks),
       first_weight_(slots_.of(Fp8Operand::kWeight, 0, 0)),
       num_weights_(slots_.linears()),
-      made_(static_cast<size_t>(num_weights_), false) {}
+      made_(static_cast<size_t>(num_weights_), false) {
+  for (int chunk = 0; chunk < config.parallel.chunks; ++chunk)
+    first_layer_.push_back(layers_of(config, mesh.axis("pp"), chunk).first);
+}
 
 void Fp8Layers::begin(Run run) {
   made_.assign(made_.size(), false);
@@ -166,7 +169,7 @@ Tensor Fp8Layers::transposed(Tensor rows, Tensor scratch) {
 // The weight is cast or transposed at its first use in a run of a plan, after the update's values have arrived.
 Fp8Weight Fp8Layers::weight(const Fp8Linear& l, Pass pass) {
   hooks_.before_use(*l.weight);
-  const int chunk = l.weight->chunk, first = layers_of(config_, mesh_.axis("pp"), chunk).first;
+  const int chunk = l.weight->chunk, first = first_layer_[static_cast<size_t>(chunk)];
   Fp8Weight weight = tensors_.weights[static_cast<size_t>(chunk)][static_cast<size_t>(l.linear.layer - first)]
                                      [static_cast<size_t>(l.linear.index)];
   const Tensor matrix = as_matrix(l.weight->weight, weight.transposed[0]);

@@ -107,13 +107,13 @@ class Fp8Layers {
   void make_scales(ScalesFrom from, Tensor grad_scale);
 
   const Config& config_;
-  const Mesh mesh_;
   const Fp8Tensors tensors_;
   const Fp8Slots slots_;
   Stream& compute_;
   GroupOnStream& tp_;
   ParameterHooks& hooks_;
   const int64_t first_weight_, num_weights_;  // slots
+  std::vector<int> first_layer_;              // [chunk]
   bool has_history_ = false;
   std::vector<bool> made_;  // [Fp8Slots::place]: this run of a plan has cast or transposed the weight
 };

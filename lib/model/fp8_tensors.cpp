@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/fp8.h"
+#include "lib/model/layer_division.h"
 #include "lib/model/stage_tensors.h"
 
 namespace tri {

@@ -256,8 +256,8 @@ Tensor transposed_input(const LayerContext& ctx, const LinearId& linear, Tensor 
 
 Tensor transposed_stream_gradient(const LayerContext& ctx, const RowLinear& linear) {
   const LayerWorkspace& w = ctx.work;
-  ctx.need(w.fp8.dstream);
-  if (ctx.tp.size() == 1) return w.fp8.dstream_t;
+  if (!ctx.weights_are_due) ctx.need(w.fp8.dstream);
+  if (ctx.tp.size() == 1 || ctx.weights_are_due) return w.fp8.dstream_t;
   linear.add_bias_gradient(ctx, ctx.local_rows(w.dbranch));
   return ctx.fp8->transposed(w.fp8.dstream, w.fp8.dstream_t);
 }

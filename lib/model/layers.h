@@ -55,6 +55,24 @@ struct LayerContext {
   // absent: 0
   Tensor document_starts = {};
   const MoeRun* moe = nullptr;  // not null where layers with experts run
+  // In a kWeight action: the workspace holds what the backward pass has left, with transposes already made.
+  bool weights_are_due = false;
+
+  // Returns the context with another workspace, which must outlive it.
+  LayerContext with(const LayerWorkspace& other) const {
+    return {.config = config,
+            .dims = dims,
+            .work = other,
+            .compute = compute,
+            .tp = tp,
+            .splits = splits,
+            .hooks = hooks,
+            .fp8 = fp8,
+            .cp = cp,
+            .document_starts = document_starts,
+            .moe = moe,
+            .weights_are_due = weights_are_due};
+  }
 
   // This tp rank's rows of a gathered (R, n) tensor.
   Tensor local_rows(Tensor gathered) const { return tp.local_rows(gathered); }

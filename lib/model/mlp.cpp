@@ -57,6 +57,24 @@ void allocate_workspace(const MlpSpec& mlp, const BranchMemory& m, LayerWorkspac
   w.fp8_activated = work.fp8.rows_of(d.R, Fl);
 }
 
+void allocate_due(const MlpSpec& mlp, const BranchMemory& m, LayerTensors& inputs, LayerWorkspace& work) {
+  const StageDims& d = m.dims;
+  const int64_t Fl = mlp.ffn_hidden / d.tp, fc1_width = mlp.fc1_width() / d.tp;
+  if (!keeps_activated(m.config.parallel.recompute)) {
+    if (m.fp8)
+      inputs.mlp.activated_t = m.take(Dtype::kE4M3, {Fl, d.R});
+    else
+      inputs.mlp.activated = m.take(d.dtype, {d.R, Fl});
+  }
+  MlpWorkspace& w = work.mlp;
+  if (m.fp8) {
+    w.fp8_dfc1_t = m.take(m.config.precision.fp8_gradients, {fc1_width, d.R});
+    return;
+  }
+  w.dfc1 = m.take(d.dtype, {d.R, fc1_width});
+  if (!mlp.gated()) w.dactivated = w.dfc1;
+}
+
 MlpTensors with_workspace(MlpTensors t, const MlpWorkspace& work, bool fp8) {
   if (!fp8) {
     if (t.activated.empty()) t.activated = work.activated;

@@ -74,6 +74,8 @@ struct LayerWorkspace;
 struct Parameter;
 void allocate_tensors(const MlpSpec& mlp, const BranchMemory& memory, LayerTensors& tensors);
 void allocate_workspace(const MlpSpec& mlp, const BranchMemory& memory, LayerWorkspace& work);
+// As for attention.
+void allocate_due(const MlpSpec& mlp, const BranchMemory& memory, LayerTensors& inputs, LayerWorkspace& work);
 // Return the tensors with the workspace's memory for what is not saved; views of the first rows, as first_rows does for
 // all tensors of a layer.
 MlpTensors with_workspace(MlpTensors tensors, const MlpWorkspace& work, bool fp8);

@@ -125,6 +125,23 @@ void allocate_workspace(const MoeSpec& moe, const BranchMemory& m, LayerWorkspac
   w.shared_dactivated = m.take(d.dtype, {d.Rl, moe.shared_hidden});
 }
 
+void allocate_due(const MoeSpec& moe, const BranchMemory& m, LayerTensors& inputs, LayerWorkspace& work) {
+  const StageDims& d = m.dims;
+  const Recompute recompute = m.config.parallel.recompute;
+  const int64_t P = expert_rows(moe, d.Rl, m.config.parallel.ep, m.config.parallel.ep_capacity);
+  if (recompute == Recompute::kFull) allocate_tensors(moe, m, inputs);
+  if (recompute == Recompute::kSelective) {
+    inputs.moe.activated = m.take(d.dtype, {P, moe.expert_hidden});
+    if (moe.shared_hidden > 0) inputs.moe.shared_activated = m.take(d.dtype, {d.Rl, moe.shared_hidden});
+  }
+  MoeWorkspace& w = work.moe;
+  w.dout = m.take(d.dtype, {P, moe.hidden});
+  if (m.config.parallel.ep == 1) w.dreturned = w.dout;
+  w.dfc1 = m.take(d.dtype, {P, moe.width_of(moe.expert_hidden)});
+  w.dlogits = m.take(d.dtype, {d.Rl, moe.experts});
+  if (moe.shared_hidden > 0) w.shared_dfc1 = m.take(d.dtype, {d.Rl, moe.width_of(moe.shared_hidden)});
+}
+
 Result<void> load_router_bias(const std::vector<float>& saved, const Tensor& bias, Stream& stream) {
   if (bias.empty() || saved.empty()) return {};
   if (static_cast<int64_t>(saved.size()) != bias.numel())
@@ -290,6 +307,10 @@ class MoeLayer final : public BranchLayer {
     const MoeTensors t = first_rows(ctx, tensors.moe);
     expert_gradient(ctx, *fc2_, ctx.work.moe.dout, t.activated, t.rank_offsets);
     if (spec_.shared_hidden > 0) gradient(ctx, *shared_fc2_, ctx.local_rows(ctx.work.dbranch), t.shared_activated);
+  }
+
+  void resume(const LayerContext& ctx, const LayerTensors& tensors) const override {
+    current_ = first_rows(ctx, tensors.moe);
   }
 
   void column_weight(const LayerContext& ctx, Tensor normed) const override {

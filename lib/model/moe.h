@@ -141,6 +141,8 @@ struct LayerWorkspace;
 struct Parameter;
 void allocate_tensors(const MoeSpec& moe, const BranchMemory& memory, LayerTensors& tensors);
 void allocate_workspace(const MoeSpec& moe, const BranchMemory& memory, LayerWorkspace& work);
+// As for attention.
+void allocate_due(const MoeSpec& moe, const BranchMemory& memory, LayerTensors& inputs, LayerWorkspace& work);
 MoeTensors with_workspace(MoeTensors tensors, const MoeWorkspace& work);
 std::unique_ptr<BranchLayer> make_branch(const MoeSpec& moe, const LayerSpec& layer_spec, int layer,
                                          const std::vector<Parameter>& parameters);

@@ -6,6 +6,7 @@
 #include "io/base/random.h"
 #include "kernels/core/dims.h"
 #include "lib/model/fp8_tensors.h"
+#include "lib/model/layer_division.h"
 #include "lib/schedule/plan.h"
 
 namespace tri {
@@ -157,11 +158,6 @@ const Parameter* find_weight(const std::vector<Parameter>& parameters, std::stri
   const Parameter* weight = find(parameters, name);
   TRI_REQUIRE(weight != nullptr, "parameter {} is not among the {} parameters", name, parameters.size());
   return weight;
-}
-
-LayerRange layers_of(const Config& config, Axis pp, int chunk) {
-  const int count = config.model.layers / (pp.size * config.parallel.chunks);
-  return {.first = (chunk * pp.size + pp.rank) * count, .count = count};
 }
 
 std::vector<ParamSpec> chunk_parameters(const Config& config, Axis pp, int chunk) {

@@ -62,9 +62,6 @@ const Parameter* find_weight(const std::vector<Parameter>& parameters, std::stri
 // Returns the bias of a module; null if the model has none there.
 const Parameter* find_bias(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
 
-// Returns the layers of a virtual stage.
-LayerRange layers_of(const Config& config, Axis pp, int chunk);
-
 // Returns the parameters of `chunk` on pp rank `pp.rank`, in the order of their use in the forward pass. The backward
 // pass completes their gradients in exactly the reverse order.
 std::vector<ParamSpec> chunk_parameters(const Config& config, Axis pp, int chunk);
@@ -89,8 +86,6 @@ class ParameterHooks {
   };
 
   virtual ~ParameterHooks() = default;
-  // Call before the first use in the backward pass of a microbatch.
-  virtual void begin_backward(int chunk, int microbatch) = 0;
   virtual void before_use(const Parameter& parameter) = 0;
   virtual Tensor gradient(const Parameter& parameter) = 0;
   virtual GradientTarget gradient_target(const Parameter& parameter) = 0;

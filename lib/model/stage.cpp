@@ -1,8 +1,10 @@
 #include "lib/model/stage.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/ops.h"
+#include "lib/model/layer_division.h"
 
 namespace tri {
 namespace {
@@ -76,12 +78,27 @@ void Stage::begin(Mode mode) {
   cached_ctx_.reset();
   if (mode == Mode::kTrain && !tensors_.experts.totals.empty()) ctx_.compute.zero(tensors_.experts.totals);
   if (fp8_) fp8_->begin(mode == Mode::kTrain ? Fp8Layers::Run::kStep : Fp8Layers::Run::kForward);
+  const auto free_all = [](std::vector<int>& free, std::vector<int>& slot_of, size_t slots) {
+    slot_of.clear();
+    free.clear();
+    for (int slot = static_cast<int>(slots) - 1; slot >= 0; --slot) free.push_back(slot);
+  };
   for (size_t c = 0; c < chunks_.size(); ++c) {
-    chunks_[c].slot_of.clear();
-    chunks_[c].free_slots.clear();
-    for (int slot = static_cast<int>(tensors_.chunks[c].size()) - 1; slot >= 0; --slot)
-      chunks_[c].free_slots.push_back(slot);
+    free_all(chunks_[c].free_slots, chunks_[c].slot_of, tensors_.chunks[c].size());
+    if (!tensors_.due.empty()) free_all(chunks_[c].free_due, chunks_[c].due_of, tensors_.due[c].size());
   }
+}
+
+int Stage::take_slot(std::vector<int>& free, std::vector<int>& slot_of, int microbatch) {
+  const int slot = free.back();
+  free.pop_back();
+  if (static_cast<int>(slot_of.size()) <= microbatch) slot_of.resize(static_cast<size_t>(microbatch) + 1, -1);
+  slot_of[static_cast<size_t>(microbatch)] = slot;
+  return slot;
+}
+
+void Stage::free_slot(std::vector<int>& free, std::vector<int>& slot_of, int microbatch) {
+  free.push_back(std::exchange(slot_of[static_cast<size_t>(microbatch)], -1));
 }
 
 void Stage::begin_cached(int64_t rows, CachedHead head) {
@@ -124,13 +141,8 @@ void Stage::use_documents(int microbatch) {
 void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output) {
   Chunk& chunk = chunks_[static_cast<size_t>(chunk_index)];
   TRI_REQUIRE(!chunk.free_slots.empty(), "chunk {} has no free slot for microbatch {}", chunk_index, microbatch);
-  const int slot = chunk.free_slots.back();
-  if (mode_ == Mode::kTrain) {
-    chunk.free_slots.pop_back();
-    if (static_cast<int>(chunk.slot_of.size()) <= microbatch)
-      chunk.slot_of.resize(static_cast<size_t>(microbatch) + 1, -1);
-    chunk.slot_of[static_cast<size_t>(microbatch)] = slot;
-  }
+  const int slot =
+      mode_ == Mode::kTrain ? take_slot(chunk.free_slots, chunk.slot_of, microbatch) : chunk.free_slots.back();
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
 
   use_documents(microbatch);
@@ -177,7 +189,6 @@ void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutp
   kept.layers.front().input = input;  // the stage input of this microbatch
 
   moe_.counts = false;  // the forward pass has counted
-  ctx_.hooks.begin_backward(chunk_index, microbatch);
   use_documents(microbatch);
   const Tensor dstream = ctx_.local_rows(ctx_.work.dstream);
   if (chunk.last) {
@@ -187,15 +198,35 @@ void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutp
   } else {
     ctx_.compute.copy(dstream.data, doutput.data, doutput.bytes());
   }
+  const bool splits = !tensors_.due.empty();
+  TRI_REQUIRE(!splits || !chunk.free_due.empty(), "chunk {} has no free slot for the weight gradients of microbatch {}",
+              chunk_index, microbatch);
+  const int due = splits ? take_slot(chunk.free_due, chunk.due_of, microbatch) : -1;
   TransformerBlock::WeightGradient deferred;
   for (size_t i = chunk.blocks.size(); i-- > 0;) {
     const bool leaves_stage = i == 0 && !chunk.first;
-    chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream, deferred,
-                             i == 0 ? TransformerBlock::QkvWeight::kEnqueue : TransformerBlock::QkvWeight::kDefer);
+    const Tensor gradient = leaves_stage ? dinput : dstream;
+    if (splits)
+      chunk.blocks[i].backward_input(ctx_, kept.layers[i], gradient,
+                                     tensors_.due[static_cast<size_t>(chunk_index)][static_cast<size_t>(due)][i]);
+    else
+      chunk.blocks[i].backward(ctx_, kept.layers[i], gradient, deferred,
+                               i == 0 ? TransformerBlock::QkvWeight::kEnqueue : TransformerBlock::QkvWeight::kDefer);
   }
   if (chunk.first) embed_backward(chunk, microbatch);
-  chunk.slot_of[static_cast<size_t>(microbatch)] = -1;
-  chunk.free_slots.push_back(slot);
+  if (!splits) free_slot(chunk.free_slots, chunk.slot_of, microbatch);
+}
+
+void Stage::weight_gradients(int chunk_index, int microbatch) {
+  Chunk& chunk = chunks_[static_cast<size_t>(chunk_index)];
+  const auto c = static_cast<size_t>(chunk_index), m = static_cast<size_t>(microbatch);
+  TRI_REQUIRE(m < chunk.due_of.size() && chunk.due_of[m] >= 0,
+              "weight gradients of microbatch {} of chunk {} were due before its backward", microbatch, chunk_index);
+  const MicrobatchTensors& kept = tensors_.chunks[c][static_cast<size_t>(chunk.slot_of[m])];
+  const std::vector<DueLayer>& due = tensors_.due[c][static_cast<size_t>(chunk.due_of[m])];
+  for (size_t i = chunk.blocks.size(); i-- > 0;) chunk.blocks[i].weight_gradients(ctx_, kept.layers[i], due[i]);
+  free_slot(chunk.free_due, chunk.due_of, microbatch);
+  free_slot(chunk.free_slots, chunk.slot_of, microbatch);
 }
 
 void Stage::embed(const LayerContext& ctx, const Chunk& chunk, Tensor tokens, Tensor out) {

@@ -64,7 +64,10 @@ class Stage final : public StageCompute {
   void set_on_logits(std::function<void(int microbatch)> on_logits) { on_logits_ = std::move(on_logits); }
 
   void forward(int chunk, int microbatch, Tensor input, Tensor output) override;
+  // If the tensors have memory for weight gradients that are due, backward() leaves those of the layers' linears to
+  // weight_gradients(); the head and the embedding belong to backward().
   void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) override;
+  void weight_gradients(int chunk, int microbatch) override;
 
   Fp8Layers* fp8() { return fp8_.get(); }  // null: no layer's GEMMs are FP8
   const HeadTensors& head() const { return tensors_.head; }
@@ -84,8 +87,12 @@ class Stage final : public StageCompute {
     const Parameter* head = nullptr;       // last; may be `tokens`
     std::vector<int> free_slots;           // of tensors_.chunks[chunk]
     std::vector<int> slot_of;              // [microbatch]
+    std::vector<int> free_due, due_of;     // the same of tensors_.due[chunk]
   };
 
+  // Takes a free slot for a microbatch; gives it back.
+  static int take_slot(std::vector<int>& free, std::vector<int>& slot_of, int microbatch);
+  static void free_slot(std::vector<int>& free, std::vector<int>& slot_of, int microbatch);
   // Makes the documents of a microbatch those of the following layers, and looks up their positions.
   void use_documents(int microbatch);
   // The context of the current run's forward actions.

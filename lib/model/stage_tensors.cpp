@@ -1,6 +1,7 @@
 #include "lib/model/stage_tensors.h"
 
 #include "kernels/core/dims.h"
+#include "lib/model/layer_division.h"
 #include "lib/schedule/plan.h"
 
 namespace tri {
@@ -94,6 +95,37 @@ class Allocator {
     return w;
   }
 
+  std::vector<DueLayer> due(LayerRange layers, const LayerWorkspace& work) {
+    const std::string name = "weight gradients due";
+    const Recompute recompute = config_.parallel.recompute;
+    std::vector<DueLayer> all;
+    for (int i = layers.first; i < layers.first + layers.count; ++i) {
+      const LayerSpec& spec = layers_[i];
+      DueLayer due{.inputs = {}, .work = work, .dbranch = {}};
+      LayerTensors& inputs = recompute == Recompute::kFull ? due.work.recomputed : due.inputs;
+      for (const Branch branch : kBranches) {
+        const auto b = static_cast<size_t>(branch);
+        const int64_t rows = spec.is_local(branch) ? d_.Rl : d_.R;
+        const Branch first = spec.reads_with(branch);
+        if (recompute != Recompute::kNone)
+          inputs.normed[b] = first == branch ? arena_.take(name, spec.fp8 ? Dtype::kE4M3 : d_.dtype, {rows, d_.C})
+                                             : inputs.normed_for(first);
+        const bool shares = !spec.has_middle() && branch != kBranches.front();
+        if (shares)
+          due.dbranch[b] = due.dbranch[static_cast<size_t>(kBranches.front())];
+        else if (spec.fp8)
+          due.dbranch[b] = arena_.take(name, config_.precision.fp8_gradients, {d_.C, d_.R});
+        else
+          due.dbranch[b] = arena_.take(name, d_.dtype, {d_.R, d_.C});
+        spec.visit(branch, [&](const auto& kind) {
+          allocate_due(kind, {config_, d_, spec.fp8, name, arena_}, inputs, due.work);
+        });
+      }
+      all.push_back(std::move(due));
+    }
+    return all;
+  }
+
   HeadTensors head(int num_microbatches) {
     HeadTensors h;
     if (config_.model.norm == Norm::kLayerNorm) h.mean = arena_.take("head", Dtype::kF32, {d_.Rl});
@@ -175,7 +207,7 @@ StageDims stage_dims(const Config& config, const Mesh& mesh, const CacheSize& ca
 }
 
 StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int num_microbatches,
-                            Arena& arena, const CacheSize& cache) {
+                            Arena& arena, const CacheSize& cache, const std::vector<int>& due) {
   TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute: auto has not been resolved");
   if (cache.sequences > 0) {
     TRI_REQUIRE(cache.rows > 0 && cache.rows % mesh.axis("tp").size == 0, "{} rows for {} tp ranks", cache.rows,
@@ -197,6 +229,11 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
     stage.chunks.push_back(std::move(in_flight));
   }
   stage.work = allocator.workspace();
+  for (int chunk = 0; chunk < static_cast<int>(due.size()); ++chunk) {
+    auto& of_chunk = stage.due.emplace_back();
+    for (int slot = 0; slot < due[static_cast<size_t>(chunk)]; ++slot)
+      of_chunk.push_back(allocator.due(layers_of(config, mesh.axis("pp"), chunk), stage.work));
+  }
   if (mesh.axis("pp").last()) stage.head = allocator.head(num_microbatches);
   if (cache.sequences > 0) stage.cached = allocator.cached_rows(mesh);
   const StageDims d = stage_dims(config, mesh, cache);

@@ -90,6 +90,15 @@ struct LayerWorkspace {
   LayerTensors recomputed;  // parallel.recompute: full
 };
 
+// What the weight gradients of a layer read that is not saved with the activations, for a microbatch whose kWeight
+// action is due (lib/schedule/plan.h). The backward pass writes it in place of the stage's workspace.
+struct DueLayer {
+  LayerTensors inputs;            // those inputs of linears that parallel.recompute does not save; unless it is full
+  LayerWorkspace work;            // the workspace of the backward pass: gradients of the linears' outputs are in memory
+                                  // of their own, and with full the recomputed inputs too
+  std::array<Tensor, 2> dbranch;  // [Branch] (R, C): the gradient of its output, gathered; FP8: its transpose (C, R)
+};
+
 // The head's memory, on the last virtual stage.
 struct HeadTensors {
   Tensor mean, rstd;  // (Rl) f32
@@ -104,7 +113,8 @@ LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, const La
 LayerTensors recomputed_tensors(const LayerWorkspace& work, const LayerSpec& layer);
 
 struct StageTensors {
-  std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
+  std::vector<std::vector<MicrobatchTensors>> chunks;   // [chunk][slot]
+  std::vector<std::vector<std::vector<DueLayer>>> due;  // [chunk][slot][layer]; empty if backward is not split
   LayerWorkspace work;
   HeadTensors head;
   MoeStatistics experts;        // without layers with experts: absent tensors. `totals` come from the caller
@@ -119,7 +129,8 @@ struct StageTensors {
 
 // `config` must be planned. `slots[chunk]`: microbatches in flight; `num_microbatches`: microbatches of a step. A
 // config with cached sequences has a microbatch of one sequence, one microbatch, full recompute and no FP8 layer.
+// `due[chunk]`: microbatches that wait for their kWeight action; empty: the backward pass is not split.
 StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int num_microbatches,
-                            Arena& arena, const CacheSize& cache = {});
+                            Arena& arena, const CacheSize& cache = {}, const std::vector<int>& due = {});
 
 }  // namespace tri

@@ -24,8 +24,7 @@ struct GradientBuckets::State {
   int pool = -1;                 // zero 2: index of the pool buffer while open
   bool open = false;             // zero 2: `full` is valid
   std::vector<bool> written;     // [parameter of the bucket]: its gradient contains values of this step
-  int ready = 0;                 // gradients completed in this pass
-  bool last_pass = false;        // this pass is the step's last
+  int64_t ready = 0;             // gradients completed in this step
   std::unique_ptr<Event> freed;  // zero 2: the reduction that read the dedicated buffer is done
 };
 
@@ -63,16 +62,9 @@ void GradientBuckets::begin_step() {
     const bool matrices = state->memory->bucket->matrices;
     if (!matrices && !grads_sharded_) compute_.zero(state->full);
     state->written.assign(state->written.size(), !matrices);
+    state->ready = 0;
   }
   if (sums_local_) compute_.zero(memory_.tensors().local_sumsq);
-}
-
-void GradientBuckets::begin_backward(int chunk, int microbatch) {
-  for (const auto& state : states_) {
-    if (state->memory->chunk != chunk) continue;
-    state->ready = 0;
-    state->last_pass = microbatch == num_microbatches_ - 1;
-  }
 }
 
 // Zero 2: gives the bucket memory for its full gradients.
@@ -130,17 +122,20 @@ Tensor GradientBuckets::gradient(const Parameter& parameter) {
 
 void GradientBuckets::gradient_ready(const Parameter& parameter) {
   State& state = state_of(parameter);
-  const auto all = static_cast<int>(state.memory->bucket->parameters.size());
-  if (++state.ready == all && (grads_sharded_ || state.last_pass)) reduce(state);
+  const auto all = static_cast<int64_t>(state.memory->bucket->parameters.size());
+  ++state.ready;
+  const bool is_last = state.ready == all * num_microbatches_;
+  if (is_last || (grads_sharded_ && state.ready % all == 0)) reduce(state, is_last);
 }
 
-void GradientBuckets::reduce(State& state) {
+// `is_last`: of the step.
+void GradientBuckets::reduce(State& state, bool is_last) {
   const BucketMemory& bucket = *state.memory;
   AxisTransfers* const over = transfers_.of(*bucket.bucket);
   GroupOnStream& collectives = dp_.collectives();
   Stream& stream = collectives.stream();
   collectives.after(compute_);  // the dp stream waits for the bucket's last gradient
-  if (Timeline* const timeline = compute_.timeline(); timeline != nullptr && dp_.size() > 1 && state.last_pass)
+  if (Timeline* const timeline = compute_.timeline(); timeline != nullptr && dp_.size() > 1 && is_last)
     timeline->note_ready();
   // To locate a NaN, take per-tensor norms before the reduction. The global norm covers buckets that are not reduced.
   if (sums_local_ && ((over != nullptr && over->size() > 1) || !bucket.bucket->remaining().empty()))

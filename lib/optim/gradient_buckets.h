@@ -1,9 +1,10 @@
 // Where the layers add gradients, and how the buckets of gradients are summed over dp. A counter per bucket starts its
-// reduction on the dp stream when the last gradient of the pass is enqueued.
+// reduction on the dp stream when the last gradient is enqueued.
 //   zero 0   all-reduce after the last microbatch
 //   zero 1   reduce-scatter after the last microbatch, in place; this rank's slice is summed
-//   zero 2   a bucket's full gradients live in a small pool, only while its backward pass runs; every microbatch is
-//            reduce-scattered and added to this rank's slice
+//   zero 2   a bucket's full gradients live in a small pool, until as many gradients were added as a microbatch has;
+//            then they are reduce-scattered and added to this rank's slice. In a plan that splits the backward pass
+//            they may be those of several microbatches
 // The transfers are copies into the peers' memory if it can be opened (lib/comm/peer): these overlap GEMMs that would
 // leave no multiprocessor to a collective's kernels, or be slowed down by them.
 //
@@ -51,7 +52,6 @@ class GradientBuckets {
   void sum_local_gradients(bool on) { sums_local_ = on; }
 
   // The implementations of ParameterHooks (lib/model/parameter.h).
-  void begin_backward(int chunk, int microbatch);
   Tensor gradient(const Parameter& parameter);
   ParameterHooks::GradientTarget gradient_target(const Parameter& parameter);
   void gradient_ready(const Parameter& parameter);
@@ -66,7 +66,7 @@ class GradientBuckets {
   State& state_of(const Parameter& parameter);
   void open(State& state);
   void close(State& state);
-  void reduce(State& state);
+  void reduce(State& state, bool is_last);
 
   const ParameterMemory& memory_;
   int num_microbatches_;

@@ -2,6 +2,7 @@
 
 #include "io/base/format.h"
 #include "lib/config/axis_fields.h"
+#include "lib/model/layer_division.h"
 #include "lib/parallel/mesh.h"
 #include "lib/report/picture.h"
 
@@ -21,16 +22,19 @@ std::vector<int> shown_of(int size, int most) {
 }
 
 // Returns the layers of a stage's chunks: "layers 0-4, 20-24".
-std::string layers_of(const Config& c, int stage) {
-  const int chunks = c.parallel.chunks, each = c.model.layers / (c.parallel.pp * chunks);
-  if (chunks > 2) return fmt::format("{} layers in {} chunks", each * chunks, chunks);
-  std::string text = each == 1 ? "layer " : "layers ";
+std::string layers_of_chunks(const Config& c, int stage) {
+  const int chunks = c.parallel.chunks;
+  int all = 0;
+  std::string text;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    const int first = (chunk * c.parallel.pp + stage) * each;
+    const LayerRange range = layers_of(c, {stage, c.parallel.pp}, chunk);
+    all += range.count;
     text += chunk > 0 ? ", " : "";
-    text += each == 1 ? fmt::format("{}", first) : fmt::format("{}-{}", first, first + each - 1);
+    text += range.count == 1 ? fmt::format("{}", range.first)
+                             : fmt::format("{}-{}", range.first, range.first + range.count - 1);
   }
-  return text;
+  if (chunks > 2) return fmt::format("{} layers in {} chunks", all, chunks);
+  return (all == chunks ? "layer " : "layers ") + text;
 }
 
 // A stage has one column per tp rank; its rows are the ranks along all other axes.
@@ -88,7 +92,7 @@ class MeshPicture {
     const int stage = pp_[column];
     if (stage < 0) return picture_.text(middle, kMeshTop + stage_height_ / 2, "...", "faint", "middle");
     picture_.text(middle, kMeshTop - 40, fmt::format("stage {}", stage), "pp head", "middle");
-    picture_.text(middle, kMeshTop - 24, layers_of(c_, stage), "faint small", "middle");
+    picture_.text(middle, kMeshTop - 24, layers_of_chunks(c_, stage), "faint small", "middle");
     const double left = middle - kCellWidth * static_cast<double>(tp_.size()) / 2;
     for (size_t row = 0; row < rows_.size(); ++row)
       for (size_t cell = 0; cell < tp_.size(); ++cell)

@@ -120,6 +120,7 @@ class Executor::Run {
     switch (action.kind) {
       case ActionKind::kForward:
       case ActionKind::kBackward:
+      case ActionKind::kWeight:
         return compute(action);
       case ActionKind::kRecvForward:
         return recv(action, action.chunk, x_.links_.recv_forward);
@@ -183,19 +184,27 @@ class Executor::Run {
   }
 
   void compute(const Action& action) {
-    const bool forward = action.kind == ActionKind::kForward;
-    const ComputeProgress progress(forward ? ComputeKind::kForward : ComputeKind::kBackward, action.chunk,
-                                   action.microbatch);
+    const bool forward = action.kind == ActionKind::kForward, weight = action.kind == ActionKind::kWeight;
+    const ComputeProgress progress(forward  ? ComputeKind::kForward
+                                   : weight ? ComputeKind::kWeight
+                                            : ComputeKind::kBackward,
+                                   action.chunk, action.microbatch);
     // With one stage there is no wait between entering an action and running it.
     if (x_.pp_.size > 1) progress.entered(x_.compute_);
     if (Timeline* const timeline = x_.compute_.timeline())
       timeline->enter_action(forward ? TimeCategory::kForward : TimeCategory::kBackward);
     Held held = take(action, x_.compute_);
     progress.running(x_.compute_);
-    const SpanScope span(x_.compute_, SpanKind::kAction, forward ? "F" : "B", action.microbatch, action.chunk);
+    const SpanScope span(x_.compute_, SpanKind::kAction,
+                         forward  ? "F"
+                         : weight ? "W"
+                                  : "B",
+                         action.microbatch, action.chunk);
     const Tensor input = held.tensor(BufferRing::kInputs);
     if (forward)
       stage_.forward(action.chunk, action.microbatch, input, held.tensor(BufferRing::kOutputs));
+    else if (weight)
+      stage_.weight_gradients(action.chunk, action.microbatch);
     else
       stage_.backward(action.chunk, action.microbatch, input, held.tensor(BufferRing::kDOutputs),
                       held.tensor(BufferRing::kDInputs));

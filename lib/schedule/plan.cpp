@@ -59,16 +59,36 @@ Plan interleaved(Axis pp, int num_microbatches, int chunks) {
   return warmup_pairs_cooldown(pp, num_microbatches, chunks, 2 * (pp.size - 1 - pp.rank) + (chunks - 1) * pp.size);
 }
 
+// ZB-H1 (Qi et al. 2023, section 2): 1F1B whose weight gradients are computed later, so that gradients of inputs reach
+// the first stage sooner. A stage delays the weights of as many microbatches as there are stages before it. So no stage
+// keeps the activations of more than pp microbatches, as 1F1B's first stage does, and the delayed weight gradients fill
+// the end of the step, where 1F1B waits. Bubble: (pp-1) (F + B - W).
+Plan zb_h1(Axis pp, int num_microbatches, int) {
+  const Plan whole = one_f_one_b(pp, num_microbatches, 1);
+  Plan plan;
+  plan.reserve(3 * static_cast<size_t>(num_microbatches));
+  int weights = 0;
+  for (const Action& action : whole) {
+    plan.push_back(action);
+    if (action.kind == ActionKind::kBackward && action.microbatch >= pp.rank)
+      plan.push_back({ActionKind::kWeight, weights++});
+  }
+  while (weights < num_microbatches) plan.push_back({ActionKind::kWeight, weights++});
+  return plan;
+}
+
 struct ScheduleRow {
   Schedule schedule;
   bool takes_chunks;
+  bool splits_backward;
   Plan (*make)(Axis pp, int num_microbatches, int chunks);
 };
 
 constexpr ScheduleRow kSchedules[] = {
-    {Schedule::kGpipe, false, gpipe},
-    {Schedule::k1F1B, false, one_f_one_b},
-    {Schedule::kInterleaved, true, interleaved},
+    {Schedule::kGpipe, false, false, gpipe},
+    {Schedule::k1F1B, false, false, one_f_one_b},
+    {Schedule::kInterleaved, true, false, interleaved},
+    {Schedule::kZbH1, false, true, zb_h1},
 };
 
 const ScheduleRow& row_of(Schedule schedule) {
@@ -119,6 +139,8 @@ int max_between(const Plan& plan, int chunk, ActionKind begin, ActionKind end) {
 
 bool takes_chunks(Schedule schedule) { return row_of(schedule).takes_chunks; }
 
+bool splits_backward(Schedule schedule) { return row_of(schedule).splits_backward; }
+
 Plan make_plan(Schedule schedule, Axis pp, int num_microbatches, int chunks) {
   const ScheduleRow& row = row_of(schedule);
   require_sizes(pp, num_microbatches, chunks);
@@ -152,6 +174,10 @@ Plan with_transfers(const Plan& compute, Axis pp, int chunks) {
   return plan;
 }
 
+int virtual_stage(Schedule, Axis pp, int chunk) { return chunk * pp.size + pp.rank; }
+
+int rank_of_stage(Schedule, int pp, int virtual_stage) { return virtual_stage % pp; }
+
 bool is_first_virtual_stage(Axis pp, int chunk) { return pp.first() && chunk == 0; }
 
 bool is_last_virtual_stage(Axis pp, int chunk, int chunks) { return pp.last() && chunk == chunks - 1; }
@@ -161,7 +187,13 @@ ActionKind last_use(const Plan& plan, int chunk) {
 }
 
 int max_in_flight(const Plan& plan, int chunk) {
-  return max_between(plan, chunk, ActionKind::kForward, last_use(plan, chunk));
+  const bool splits = contains(plan, ActionKind::kWeight, chunk);
+  return max_between(plan, chunk, ActionKind::kForward, splits ? ActionKind::kWeight : last_use(plan, chunk));
+}
+
+int max_weights_due(const Plan& plan, int chunk) {
+  if (!contains(plan, ActionKind::kWeight, chunk)) return 0;
+  return max_between(plan, chunk, ActionKind::kBackward, ActionKind::kWeight);
 }
 
 int max_inputs(const Plan& plan, int chunk) {

@@ -16,22 +16,25 @@
 
 namespace tri {
 
-enum class Schedule { kGpipe, k1F1B, kInterleaved };
+enum class Schedule { kGpipe, k1F1B, kInterleaved, kZbH1 };
 
 template <>
 struct EnumNames<Schedule> {
   static constexpr std::array table{std::pair{Schedule::kGpipe, std::string_view("gpipe")},
                                     std::pair{Schedule::k1F1B, std::string_view("1f1b")},
-                                    std::pair{Schedule::kInterleaved, std::string_view("interleaved")}};
+                                    std::pair{Schedule::kInterleaved, std::string_view("interleaved")},
+                                    std::pair{Schedule::kZbH1, std::string_view("zb_h1")}};
 };
 
 // How transfers between stages overlap compute. kOff: each send must end before the next compute action starts;
 // receives still run ahead.
 enum class Overlap { kOn, kOff };
 
-// An action of a stage: computes, or transfers a boundary tensor.
-enum class ActionKind { kForward, kBackward, kRecvForward, kSendForward, kRecvBackward, kSendBackward };
-inline constexpr int kNumActionKinds = 6;
+// An action of a stage: computes, or transfers a boundary tensor. In a plan with kWeight actions, kBackward computes the
+// gradient of the stage's input only, and the kWeight of the same microbatch those of the weights of the layers'
+// linears; in other plans kBackward computes both.
+enum class ActionKind { kForward, kBackward, kRecvForward, kSendForward, kRecvBackward, kSendBackward, kWeight };
+inline constexpr int kNumActionKinds = 7;
 
 template <>
 struct EnumNames<ActionKind> {
@@ -40,7 +43,8 @@ struct EnumNames<ActionKind> {
                                     std::pair{ActionKind::kRecvForward, std::string_view("RF")},
                                     std::pair{ActionKind::kSendForward, std::string_view("SF")},
                                     std::pair{ActionKind::kRecvBackward, std::string_view("RB")},
-                                    std::pair{ActionKind::kSendBackward, std::string_view("SB")}};
+                                    std::pair{ActionKind::kSendBackward, std::string_view("SB")},
+                                    std::pair{ActionKind::kWeight, std::string_view("W")}};
 };
 
 struct Action {
@@ -53,16 +57,23 @@ struct Action {
 // The actions of one pp rank, in issue order.
 using Plan = std::vector<Action>;
 
+constexpr bool is_compute(ActionKind kind) {
+  return kind == ActionKind::kForward || kind == ActionKind::kBackward || kind == ActionKind::kWeight;
+}
+
 // Whether the schedule supports several chunks per rank.
 bool takes_chunks(Schedule schedule);
+// Whether the schedule's plans have kWeight actions.
+bool splits_backward(Schedule schedule);
 
-// Returns only the compute actions (kForward, kBackward) of this pp rank. Needs chunks == 1 unless
-// takes_chunks(schedule). Microbatches go backward in the order in which they went forward, so every schedule and every
-// chunk adds its gradients in the same order. interleaved processes groups of pp.size microbatches; any other count is
+// Returns only the compute actions of this pp rank. Needs chunks == 1 unless takes_chunks(schedule). Microbatches go
+// backward in the order in which they went forward, and so do their kWeight actions, so every schedule and every chunk
+// adds its gradients in the same order. interleaved processes groups of pp.size microbatches; any other count is
 // valid and takes at most the time of the next multiple.
 Plan make_plan(Schedule schedule, Axis pp, int num_microbatches, int chunks);
 
-// Returns the idle time over the work of each of several equal stages: (pp-1) / (chunks · num_microbatches).
+// Returns the idle time over the work of each of several equal stages: (pp-1) / (chunks · num_microbatches), if the
+// backward pass is not split.
 double ideal_bubble(int pp, int num_microbatches, int chunks);
 
 // Returns forward passes only, for evaluation and generation.
@@ -74,16 +85,24 @@ Plan forward_only(Axis pp, int num_microbatches, int chunks);
 // tags. With pp.size == 1 and several chunks, sender and receiver are the same rank.
 Plan with_transfers(const Plan& compute, Axis pp, int chunks);
 
+// Returns the virtual stage of a chunk of a pp rank, and the pp rank that holds a virtual stage.
+int virtual_stage(Schedule schedule, Axis pp, int chunk);
+int rank_of_stage(Schedule schedule, int pp, int virtual_stage);
+
 bool is_first_virtual_stage(Axis pp, int chunk);
 bool is_last_virtual_stage(Axis pp, int chunk, int chunks);
 
-// Returns the kind of action that releases a microbatch's input and activations: kBackward, or kForward in a
-// forward-only plan.
+// Returns the kind of action that releases a microbatch's input: kBackward, or kForward in a forward-only plan.
 ActionKind last_use(const Plan& plan, int chunk);
 
 // Returns the maximum number of microbatches of `chunk` whose activations are alive at once: from the forward's start
-// to the backward's end. In a forward-only plan activations live only during the action: 1.
+// to the end of the backward, or of the kWeight, which reads the inputs of linears. In a forward-only plan activations
+// live only during the action: 1.
 int max_in_flight(const Plan& plan, int chunk);
+
+// Returns the maximum number of microbatches of `chunk` that wait for their kWeight action at once: from the backward's
+// start to the end of the kWeight. 0 in plans without these.
+int max_weights_due(const Plan& plan, int chunk);
 
 // Returns the maximum number of stage inputs of `chunk` alive at once in a plan with transfers: from the issue of the
 // receive (or the forward, on the first virtual stage) to the backward's end (or the forward's end in a forward-only

@@ -66,6 +66,7 @@ class Shape {
       const Action& action = stage.plan[i];
       if (action.kind == ActionKind::kForward && !received(action)) begin_input(action);
       if (action.kind == ActionKind::kBackward) --alive[action.chunk];
+      if (action.kind == ActionKind::kWeight) continue;  // sends and receives nothing
       const int stage_index = action.chunk * p_ + rank;
       const bool forward = action.kind == ActionKind::kForward;
       const int here = slot(stage_index, action.microbatch);
@@ -258,6 +259,15 @@ class Column {
       start = std::max(start, time);
       return time != kUnknown;
     };
+    if (action.kind == ActionKind::kWeight) {
+      if (c_.transfers != StageTransfers::kConcurrent && !wait_for(send_end(rank, shape.plan[stage.next - 1])))
+        return false;
+      const double time = c_.weight[stage_index];
+      times_.busy[rank] += time;
+      times_.end[rank] = stage.free_at = times_.last_backward[stage_index] = start + time;
+      ++stage.next;
+      return true;
+    }
     const bool receives = forward ? stage_index > 0 : stage_index + 1 < virtual_stages_;
     const bool sends = forward ? stage_index + 1 < virtual_stages_ : stage_index > 0;
     if (receives && !wait_for((forward ? forward_arrival_ : backward_arrival_)[here])) return false;
@@ -295,6 +305,7 @@ class Column {
   double send_end(int rank, const Action& action) const {
     const bool forward = action.kind == ActionKind::kForward;
     const int stage_index = action.chunk * p_ + rank, here = slot(stage_index, action.microbatch);
+    if (action.kind == ActionKind::kWeight) return 0;
     if (forward ? stage_index + 1 == virtual_stages_ : stage_index == 0) return 0;
     return arrival_of(here, forward);
   }
@@ -344,13 +355,15 @@ namespace {
 ColumnCosts walkable(const ColumnCosts& costs) {
   TRI_REQUIRE(costs.stages > 0 && costs.chunks > 0 && costs.num_microbatches > 0 &&
                   costs.forward.size() == static_cast<size_t>(costs.stages) * costs.chunks &&
-                  costs.backward.size() == costs.forward.size(),
+                  costs.backward.size() == costs.forward.size() &&
+                  (!splits_backward(costs.schedule) || costs.weight.size() == costs.forward.size()),
               "{} stages, {} chunks, {} microbatches, {} costs", costs.stages, costs.chunks, costs.num_microbatches,
               costs.forward.size());
   ColumnCosts walked = costs;
-  // Rounds of incomplete groups would wait for each other.
-  if (costs.transfers == StageTransfers::kCoupled && costs.chunks > 1 && costs.num_microbatches % costs.stages != 0)
-    walked.transfers = StageTransfers::kBlocked;
+  // Rounds of incomplete groups would wait for each other. Megatron-LM does not split the backward pass.
+  const bool in_rounds =
+      !splits_backward(costs.schedule) && (costs.chunks == 1 || costs.num_microbatches % costs.stages == 0);
+  if (costs.transfers == StageTransfers::kCoupled && !in_rounds) walked.transfers = StageTransfers::kBlocked;
   return walked;
 }
 
@@ -364,6 +377,9 @@ bool keeps_a_rhythm(const ColumnCosts& costs) {
     const bool end = stage == 0 || stage == last;
     if (end ? costs.forward[stage] < forward || costs.backward[stage] < backward
             : costs.forward[stage] != forward || costs.backward[stage] != backward)
+      return false;
+    if (!costs.weight.empty() &&
+        (end ? costs.weight[stage] < costs.weight[inner] : costs.weight[stage] != costs.weight[inner]))
       return false;
   }
   if (costs.transfer > forward || costs.schedule == Schedule::kGpipe) return false;
@@ -380,8 +396,9 @@ ColumnTimes time_whole_column(const ColumnCosts& costs) {
 
 ColumnTimes time_column(const ColumnCosts& costs) {
   const int p = costs.stages;
-  // Two full groups of microbatches, plus the remainder of the division into groups.
-  const int few = 2 * p + costs.num_microbatches % p;
+  // Two full groups of microbatches, plus the remainder of the division into groups. Before them, a plan that splits the
+  // backward pass has a group in which weight gradients are delayed.
+  const int few = (splits_backward(costs.schedule) ? 3 : 2) * p + costs.num_microbatches % p;
   if (costs.num_microbatches <= few || !keeps_a_rhythm(costs)) return time_whole_column(costs);
   ColumnCosts shorter = walkable(costs);
   shorter.num_microbatches = few;
@@ -397,7 +414,8 @@ ColumnTimes time_column(const ColumnCosts& costs) {
   for (double& end : times.end) end += groups * group;
   for (double& end : times.last_backward) end += groups * group;
   for (int stage = 0; stage < p * costs.chunks; ++stage)
-    times.busy[stage % p] += groups * p * (costs.forward[stage] + costs.backward[stage]);
+    times.busy[stage % p] +=
+        groups * p * (costs.forward[stage] + costs.backward[stage] + (costs.weight.empty() ? 0 : costs.weight[stage]));
   return times;
 }
 

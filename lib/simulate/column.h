@@ -25,6 +25,7 @@ struct ColumnCosts {
   int stages = 1, chunks = 1, num_microbatches = 1;
   StageTransfers transfers = StageTransfers::kConcurrent;
   std::vector<double> forward, backward;  // (stages · chunks) seconds, by virtual stage
+  std::vector<double> weight;             // the same of kWeight actions, if the schedule splits the backward pass
   double transfer = 0;                    // seconds of a message between neighbours
 };
 
@@ -34,7 +35,7 @@ struct ColumnTimes {
   std::vector<double> busy;           // (stages) time in compute actions
   std::vector<double> end;            // (stages) end of the last compute action
   std::vector<double> first_forward;  // (stages · chunks), by virtual stage: start of its first forward
-  std::vector<double> last_backward;  // (stages · chunks): end of its last backward
+  std::vector<double> last_backward;  // (stages · chunks): end of its last backward, or kWeight
 };
 
 // Simulates every microbatch.

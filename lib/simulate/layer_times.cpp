@@ -478,14 +478,25 @@ double exposed(const Workload& w, const Cluster& c, double transfer, double alon
   return transfer - hidden + hidden * c.software.beside_slowdown;
 }
 
-// Adds one pass, region by region of the block's order.
+bool is_weight_gradient(Step step) {
+  return step == Step::kRowWeight || step == Step::kColumnWeight || step == Step::kDeferred;
+}
+
+// Adds one pass, region by region of the block's order. In a split backward pass weight gradients hide no transfers;
+// they are added to `weight`.
 void run_regions(const Workload& w, const Cluster& c, const TransferTimes& transfers, const LayerSteps& steps,
-                 Pass which, Kernels& kernels) {
+                 Pass which, Kernels& kernels, Kernels& weight) {
   Workload async = w;
   async.overlap_tp = true;
+  const bool splits = splits_backward(w.schedule);
   for (const TransferRegion& region : block_order(steps.layer(), which)) {
     double alongside = 0;
-    for (const BlockStep& step : region.steps) alongside += steps.run(step, kernels);
+    for (const BlockStep& step : region.steps) {
+      if (splits && is_weight_gradient(step.step))
+        steps.run(step, weight);
+      else
+        alongside += steps.run(step, kernels);
+    }
     if (w.tp == 1 || steps.layer().is_local(region.linear.branch)) continue;
     const double transfer =
         tp_seconds(w, c, transfers, region.reduces() ? Collective::kReduceScatter : Collective::kAllGather);
@@ -579,9 +590,17 @@ LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const C
                        const TransferTimes& transfers) {
   const Workload w = workload_of_layer(workload, layer);
   const LayerSteps steps(w, layer, c, transfers);
-  Kernels forward(w, c), backward(w, c);
-  run_regions(w, c, transfers, steps, Pass::kForward, forward);
-  run_regions(w, c, transfers, steps, Pass::kBackward, backward);
+  Kernels forward(w, c), backward(w, c), weight(w, c);
+  const bool splits = splits_backward(w.schedule);
+  run_regions(w, c, transfers, steps, Pass::kForward, forward, weight);
+  run_regions(w, c, transfers, steps, Pass::kBackward, backward, weight);
+  // The gradients of the branches' outputs are copied for the kWeight action, in the parallel block once for both.
+  if (splits) {
+    const Sizes sizes(w);
+    const double element = layer.fp8 ? 1 : activation_bytes(w.numbers);
+    const int copies = layer.has_middle() ? 2 : 1;
+    backward.memory(copies * 2 * sizes.rows * sizes.width * element, copies);
+  }
   for (Kernels* pass : {&forward, &backward}) pass->times().tp += qk_sum_seconds(w, layer.attention, c, transfers);
   for (int rows = 0; rows < layer.gathered_rows(); ++rows) {
     steps.norm_forward(forward);
@@ -597,12 +616,13 @@ LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const C
   add_context_parallel(w, layer.attention, c, transfers, 2, backward.times());
   add_kv_exchange(w, layer, c, transfers, steps, forward, backward);
   steps.recompute(backward);
-  forward.wait_for_host();
-  backward.wait_for_host();
-  LayerTimes times{forward.times(), backward.times()};
-  constexpr double kForwardShare = 1.0 / 3;  // of a layer's kernels
-  times.forward.fixed = kForwardShare * c.software.layer_us * 1e-6;
-  times.backward.fixed = (1 - kForwardShare) * c.software.layer_us * 1e-6;
+  for (Kernels* pass : {&forward, &backward, &weight}) pass->wait_for_host();
+  LayerTimes times{forward.times(), backward.times(), weight.times()};
+  constexpr double kForwardShare = 1.0 / 3;  // of a layer's kernels; of those of the backward pass, half are of weights
+  const double fixed = c.software.layer_us * 1e-6;
+  times.forward.fixed = kForwardShare * fixed;
+  times.weight.fixed = splits ? (1 - kForwardShare) / 2 * fixed : 0;
+  times.backward.fixed = (1 - kForwardShare) * fixed - times.weight.fixed;
   if (w.recompute == Recompute::kFull) {
     times.backward += times.forward;
   } else if (w.tp > 1 && gathers_again(w)) {
@@ -626,7 +646,7 @@ LayerTimes embedding_times(const Workload& w, const Cluster& c, const TransferTi
     forward.times().tp += tp_seconds(w, c, transfers, Collective::kReduceScatter);
     backward.times().tp += tp_seconds(w, c, transfers, Collective::kAllGather);
   }
-  return {forward.times(), backward.times()};
+  return {forward.times(), backward.times(), {}};
 }
 
 LayerTimes head_times(const Workload& w, const Cluster& c, const TransferTimes& transfers) {
@@ -644,7 +664,7 @@ LayerTimes head_times(const Workload& w, const Cluster& c, const TransferTimes& 
   if (w.tp > 1)
     backward.times().tp +=
         tp_seconds(w, c, transfers, Collective::kAllGather) + tp_seconds(w, c, transfers, Collective::kReduceScatter);
-  return {{}, backward.times()};
+  return {{}, backward.times(), {}};
 }
 
 }  // namespace tri

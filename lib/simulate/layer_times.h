@@ -23,6 +23,14 @@ struct PassTimes {
 
 struct LayerTimes {
   PassTimes forward, backward;  // recompute is part of backward
+  PassTimes weight;             // a kWeight action, if the schedule splits the backward pass; else part of `backward`
+
+  LayerTimes& operator+=(const LayerTimes& other) {
+    forward += other.forward;
+    backward += other.backward;
+    weight += other.weight;
+    return *this;
+  }
 };
 
 LayerTimes layer_times(const Workload& workload, const LayerSpec& layer, const Cluster& cluster,

@@ -16,9 +16,7 @@ namespace {
 constexpr double kNotOver = -1;  // end time of an action that has not run
 constexpr int kNumQueues = 5;
 
-int queue_of(ActionKind kind) {
-  return kind == ActionKind::kForward || kind == ActionKind::kBackward ? 0 : static_cast<int>(kind) - 1;
-}
+int queue_of(ActionKind kind) { return is_compute(kind) ? 0 : static_cast<int>(kind) - 1; }
 
 struct QueueEntry {
   Action action;
@@ -170,7 +168,8 @@ class Pipeline {
     const bool up = action.kind == ActionKind::kSendForward || action.kind == ActionKind::kRecvBackward;
     const int virtual_stage = action.chunk * size_ + rank + (up ? 1 : -1);
     constexpr std::array kOtherSide{ActionKind::kForward,     ActionKind::kBackward,     ActionKind::kSendForward,
-                                    ActionKind::kRecvForward, ActionKind::kSendBackward, ActionKind::kRecvBackward};
+                                    ActionKind::kRecvForward, ActionKind::kSendBackward, ActionKind::kRecvBackward,
+                                    ActionKind::kWeight};
     return {(virtual_stage + size_) % size_,
             {kOtherSide[static_cast<size_t>(action.kind)], action.microbatch, (virtual_stage + size_) / size_ - 1}};
   }
@@ -188,7 +187,9 @@ bool Pipeline::compute(int rank) {
   if (!start) return false;
   const Action action = stage.queue(ActionKind::kForward).head()->action;
   const StageCost& costs = cost(rank, action.chunk);
-  const double time = action.kind == ActionKind::kForward ? costs.forward : costs.backward;
+  const double time = action.kind == ActionKind::kForward    ? costs.forward
+                      : action.kind == ActionKind::kBackward ? costs.backward
+                                                             : costs.weight;
   spans_.push_back({rank, action, *start, *start + time});
   busy_[rank] += time;
   stage.finish(action.kind, *start + time);

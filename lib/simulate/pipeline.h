@@ -19,6 +19,7 @@ struct StageCost {
   double forward = 1;
   double backward = 2;
   double transfer = 0;  // to send one result: its output, or the gradient of its input
+  double weight = 0;    // of a kWeight action; then `backward` is without it
 };
 
 // One action that has run. A transfer has a span on both sides, with equal times.
@@ -38,6 +39,11 @@ struct PipelineRun {
   // describe the part that ran.
   std::string deadlock;
 };
+
+// Returns the cost of a virtual stage in units of its forward, where the other parts take as long.
+inline StageCost equal_parts(Schedule schedule) {
+  return splits_backward(schedule) ? StageCost{.forward = 1, .backward = 1, .weight = 1} : StageCost{};
+}
 
 // Returns the plans with transfers of pp ranks 0 .. pp_size-1.
 std::vector<Plan> plans_of_all_stages(Schedule schedule, int pp_size, int num_microbatches, int chunks);

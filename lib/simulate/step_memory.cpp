@@ -6,6 +6,7 @@
 #include "lib/config/axis_fields.h"
 #include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
+#include "lib/model/layer_division.h"
 #include "lib/model/parameter.h"
 #include "lib/simulate/muon_costs.h"
 
@@ -51,9 +52,40 @@ double kept_bytes(const Workload& w, const LayerSpec& layer) {
   return kept;
 }
 
+// Bytes that one layer keeps for one microbatch whose weight gradients are due (DueLayer in lib/model/stage_tensors.h).
+double due_bytes(const Workload& w, const LayerSpec& layer) {
+  const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2, element = layer.fp8 ? 1 : bytes;
+  const double rows = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp, share = rows / w.tp;
+  const double spare = spare_rows(w, layer), hidden = w.model.hidden;
+  const MoeSpec& moe = layer.moe;
+  const auto pairs = static_cast<double>(moe.per_token), width = static_cast<double>(moe.width_of(moe.expert_hidden));
+  // The gradients of the linears' outputs.
+  double due = (layer.has_middle() ? 2 : 1) * rows * hidden * element +
+               share * static_cast<double>(layer.attention.qkv_width()) * element;
+  if (layer.has_experts())
+    due += ((share * pairs + spare) * (hidden + width) +
+            share * static_cast<double>(moe.width_of(moe.shared_hidden) + moe.experts)) *
+           bytes;
+  else
+    due += share * static_cast<double>(layer.mlp.fc1_width()) * element;
+  if (w.recompute == Recompute::kNone) return due;
+  // Recomputed inputs.
+  due += (layer.has_experts() ? rows + share : layer.gathered_rows() * rows) * hidden * element;
+  if (w.recompute == Recompute::kNorms) return due;
+  const double activated =
+      (share * layer.activated_elements() + spare * static_cast<double>(moe.expert_hidden)) * element;
+  if (w.recompute == Recompute::kSelective) return due + activated;
+  due += share * static_cast<double>(layer.attention.width()) * bytes + activated;
+  if (layer.has_experts())
+    due += ((share * pairs + spare) * (hidden + width) + share * pairs * hidden +
+            share * static_cast<double>(moe.width_of(moe.shared_hidden))) *
+           bytes;
+  return due;
+}
+
 // Sums over the microbatches that are alive at once on a stage.
 struct InFlight {
-  double kept = 0;     // bytes that layers save
+  double kept = 0;     // bytes that layers save, and keep for weight gradients that are due
   double inputs = 0;   // rows received ahead of use
   double outputs = 0;  // outputs of the model's last layer
 };
@@ -64,9 +96,10 @@ InFlight in_flight(const Workload& w, const Layers& layers, int stage) {
       with_transfers(make_plan(w.schedule, pp, std::min(w.num_microbatches(), 4 * w.pp), w.chunks), pp, w.chunks);
   InFlight most;
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
-    const int microbatches = max_in_flight(plan, chunk);
+    const int microbatches = max_in_flight(plan, chunk), due = max_weights_due(plan, chunk);
     layers.for_kinds(layers_of_stage(w, chunk * w.pp + stage), [&](const LayerSpec& layer, int count) {
       most.kept += static_cast<double>(microbatches) * count * kept_bytes(workload_of_layer(w, layer), layer);
+      if (due > 0) most.kept += static_cast<double>(due) * count * due_bytes(w, layer);
     });
     most.inputs += max_inputs(plan, chunk) - microbatches;
     if (chunk * w.pp + stage == w.pp * w.chunks - 1) most.outputs = microbatches;
@@ -213,7 +246,8 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   if (w.zero == 2 || w.dp_copies) {
     const LargestBuckets largest = largest_buckets(w, layers, stage);
     if (w.zero == 2) {  // slices, the pool of whole buckets, and the tied table, whose bucket stays open for a pass
-      const int pool = m.experts > 0 ? 4 + 3 : 4;  // lib/optim/store_tensors.cpp
+      // lib/optim/store_tensors.cpp
+      const int pool = 4 + (m.experts > 0 ? 3 : 0) + (splits_backward(w.schedule) ? 2 : 0);
       memory.parameters +=
           sharded(of_stage) * 4 + 4 * (std::min(pool, largest.count) * largest.matrices + largest.tied);
     }
@@ -247,12 +281,17 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   return memory;
 }
 
-// One rank of each stage, except that stages between the second and the last are alike (see check_report).
+// Whether stages between the second and the last differ only in the microbatches in flight, which decrease.
+bool inner_stages_are_alike(Schedule schedule, bool even) { return even && !splits_backward(schedule); }
+
+// One rank of each stage, except that stages between the second and the last may be alike (see check_report).
 std::vector<Mesh> places_of(const Config& config) {
   const Mesh mesh = mesh_of(config, 0);
   std::vector<Mesh> places;
   for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
-    if (stage > 1 && stage < mesh.axis("pp").size - 1) continue;
+    if (inner_stages_are_alike(config.parallel.schedule, divides_evenly(config)) && stage > 1 &&
+        stage < mesh.axis("pp").size - 1)
+      continue;
     places.push_back(mesh.moved("pp", stage));
   }
   return places;
@@ -275,7 +314,8 @@ StepMemory estimate_memory(const Workload& w, const GpuProperties& gpu) {
   const Layers layers = w.layers();
   StepMemory most;
   for (int stage = 0; stage < w.pp; ++stage) {
-    if (stage > 0 && stage < w.pp - 1) continue;  // stages in between hold fewer microbatches than the first
+    // Stages in between hold fewer microbatches than the first.
+    if (inner_stages_are_alike(w.schedule, w.layers_per_chunk.empty()) && stage > 0 && stage < w.pp - 1) continue;
     const StepMemory memory = memory_of_stage(w, layers, stage, gpu);
     if (memory.total() > most.total()) most = memory;
   }

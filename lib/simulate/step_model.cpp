@@ -44,6 +44,7 @@ class StepModel {
       const LayerTimes times = stage_times(stage);
       costs.forward.push_back(times.forward.total() + weight_waits(stage, false));
       costs.backward.push_back(times.backward.total() + weight_waits(stage, true));
+      if (splits_backward(w_.schedule)) costs.weight.push_back(times.weight.total());
     }
     return costs;
   }
@@ -68,14 +69,17 @@ class StepModel {
       for (int chunk = 0; chunk < w_.chunks; ++chunk) {
         const int stage = chunk * w_.pp + rank;
         const LayerTimes times = stage_times(stage);
-        busy += times.forward.total() + times.backward.total() + weight_waits(stage, false) + weight_waits(stage, true);
+        busy += times.forward.total() + times.backward.total() + times.weight.total() + weight_waits(stage, false) +
+                weight_waits(stage, true);
       }
       slowest = std::max(slowest, busy);
       all += busy;
     }
     // The slowest stage processes all microbatches. The first microbatch reaches it, and the last one leaves it,
     // through one chunk of each other stage.
-    const double compute = w_.num_microbatches() * slowest + (all - slowest) / w_.chunks;
+    // A split backward pass takes half of the way, if its parts take as long.
+    const double compute =
+        w_.num_microbatches() * slowest + (all - slowest) / w_.chunks / (splits_backward(w_.schedule) ? 3 : 1);
     double reductions = 0;  // per microbatch
     for (int chunk = 0; chunk < w_.chunks; ++chunk) {
       const ChunkTraffic buckets = traffic(chunk * w_.pp);
@@ -120,6 +124,7 @@ class StepModel {
       const LayerTimes stage_costs = stage_times(stage);
       PassTimes sum = stage_costs.forward;
       sum += stage_costs.backward;
+      sum += stage_costs.weight;
       sum = costs.num_microbatches * sum;
       parts.gemm += sum.gemm;
       parts.attention += sum.attention;
@@ -153,8 +158,7 @@ class StepModel {
     LayerTimes times;
     layers_.for_kinds(layers_of_stage(w_, stage), [&](const LayerSpec& layer, int count) {
       const LayerTimes& one = times_of(layer);
-      times.forward += count * one.forward;
-      times.backward += count * one.backward;
+      times += {count * one.forward, count * one.backward, count * one.weight};
     });
     if (stage == 0) {
       times.forward += embedding_.forward;
@@ -264,7 +268,8 @@ class StepModel {
       total += buckets.buckets * buckets.reduce;
       for (int bucket = 1; bucket <= buckets.buckets; ++bucket) {
         const double left = 1 - static_cast<double>(bucket) / buckets.buckets;
-        const double fired = times.last_backward[stage] - left * costs.backward[stage];
+        const double last = costs.weight.empty() ? costs.backward[stage] : costs.weight[stage];
+        const double fired = times.last_backward[stage] - left * last;
         stream = std::max(stream, fired) + buckets.reduce;
       }
     }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "lib/config/axis_fields.h"
+#include "lib/model/layer_division.h"
 #include "lib/model/parameter.h"
 #include "lib/model/stage_tensors.h"
 #include "lib/optim/optimizers.h"
@@ -109,6 +111,7 @@ Workload workload_of(const Config& config) {
           .ep = p.ep,
           .ep_capacity = p.ep_capacity,
           .schedule = p.schedule,
+          .layers_per_chunk = divides_evenly(config) ? std::vector<int>{} : layer_counts(config),
           .micro_batch = config.data.micro_batch,
           .global_batch = config.data.global_batch,
           .zero = p.zero,
@@ -167,6 +170,9 @@ std::string problem_of(const Workload& w) {
 }
 
 LayerRange layers_of_stage(const Workload& w, int virtual_stage) {
+  if (const std::vector<int>& counts = w.layers_per_chunk; !counts.empty())
+    return {.first = std::accumulate(counts.begin(), counts.begin() + virtual_stage, 0),
+            .count = counts.at(static_cast<size_t>(virtual_stage))};
   const int stages = w.pp * w.chunks, layers = w.model.layers;
   const bool ends_count = layers % stages != 0 && (layers + 2) % stages == 0 && stages > 1;
   const auto first_of = [&](int stage) {

@@ -75,6 +75,7 @@ struct Workload {
   // a router with an auxiliary loss.
   double imbalance = 1.1;
   Schedule schedule = Schedule::k1F1B;
+  std::vector<int> layers_per_chunk = {};  // by virtual stage; empty: layers_of_stage() divides them evenly
   int micro_batch = 1, global_batch = 1;
   int zero = 1;  // as parallel.zero; 3: weights are sharded too and gathered for each use (other programs)
   Recompute recompute = Recompute::kNone;  // not kAuto
@@ -141,7 +142,7 @@ std::string problem_of(const Workload& workload);
 // Returns the workload with the numbers of one layer, for what depends on that layer alone.
 Workload workload_of_layer(Workload workload, const LayerSpec& layer);
 
-// Returns the layers of a virtual stage. If the total does not divide evenly, the embedding and the head
+// Returns the layers of a virtual stage: workload.layers_per_chunk, if that is set. Otherwise, if the total does not divide evenly, the embedding and the head
 // count as a layer each if that makes it divide (as Megatron-LM can), else the first virtual stages have one more.
 LayerRange layers_of_stage(const Workload& workload, int virtual_stage);
 

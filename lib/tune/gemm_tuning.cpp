@@ -41,6 +41,7 @@ std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, co
     for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
       stage.forward(chunk, 0, rows, rows);
       stage.backward(chunk, 0, rows, rows, rows);
+      if (!tensors.due.empty()) stage.weight_gradients(chunk, 0);
     }
   }
   record_muon_gemms(engine.tensors().optimizer.muon, recorder);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "lib/model/block.h"
+#include "lib/model/layer_division.h"
 
 namespace tri {
 namespace {

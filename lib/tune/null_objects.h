@@ -27,7 +27,6 @@ class NullHooks final : public ParameterHooks {
  public:
   // GEMMs overwrite their gradients (beta 0) or add to them (1).
   NullHooks(const ParameterMemory& memory, float beta) : memory_(memory), beta_(beta) {}
-  void begin_backward(int, int) override {}
   void before_use(const Parameter&) override {}
   Tensor gradient(const Parameter& parameter) override { return place(parameter); }
   GradientTarget gradient_target(const Parameter& parameter) override { return {place(parameter), beta_}; }

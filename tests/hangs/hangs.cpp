@@ -222,6 +222,11 @@ class Actions final : public StageCompute {
     const SlowedScope slowed(*g_compute, slowed_by_);
     stage_.backward(chunk, microbatch, input, doutput, dinput);
   }
+  void weight_gradients(int chunk, int microbatch) override {
+    reach("weight", g_compute);
+    const SlowedScope slowed(*g_compute, slowed_by_);
+    stage_.weight_gradients(chunk, microbatch);
+  }
 
  private:
   StageCompute& stage_;

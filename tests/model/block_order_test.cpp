@@ -41,7 +41,6 @@ class NotingGroup final : public CommGroup {
 class NotingHooks final : public ParameterHooks {
  public:
   NotingHooks(const std::vector<Tensor>& gradients, Calls& calls) : gradients_(gradients), calls_(calls) {}
-  void begin_backward(int, int) override {}
   void before_use(const Parameter& parameter) override {
     if (parameter.spec.decay) calls_.push_back("weight " + parameter.spec.name);  // only matrices
   }

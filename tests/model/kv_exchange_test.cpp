@@ -20,7 +20,6 @@ namespace {
 class ZeroedGradients final : public ParameterHooks {
  public:
   explicit ZeroedGradients(const std::vector<Tensor>& gradients) : gradients_(gradients) {}
-  void begin_backward(int, int) override {}
   void before_use(const Parameter&) override {}
   Tensor gradient(const Parameter& parameter) override { return gradients_[static_cast<size_t>(parameter.index)]; }
   GradientTarget gradient_target(const Parameter& parameter) override { return {gradient(parameter), 1.0f}; }

@@ -75,7 +75,6 @@ TEST(BucketTransfers, only_buckets_that_dp_reduces_are_summed_and_gathered_over_
     for (int microbatch = 0; microbatch < 2; ++microbatch)
       for (size_t r = 0; r < 2; ++r) {
         Rank& rank = ranks[r];
-        rank.gradients->begin_backward(0, microbatch);
         for (size_t p = kSpecs.size(); p-- > 0;) {
           const Parameter& parameter = rank.memory->parameters().front()[p];
           const Tensor gradient = rank.gradients->gradient(parameter);

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "io/base/random.h"
@@ -31,12 +32,14 @@ struct Case {
 // "parameter gradient" of s is the sum over microbatches of x · dy. A buffer that is reused too early changes the sums.
 class ToyStage final : public StageCompute {
  public:
-  ToyStage(Axis pp, int chunks, Stream& compute, std::function<void()> delay)
+  ToyStage(Schedule schedule, Axis pp, int chunks, Stream& compute, std::function<void()> delay)
       : pp_(pp),
         chunks_(chunks),
         compute_(compute),
         delay_(std::move(delay)),
-        gradients_(static_cast<size_t>(chunks)) {}
+        splits_(splits_backward(schedule)),
+        gradients_(static_cast<size_t>(chunks)),
+        due_(static_cast<size_t>(chunks)) {}
 
   void forward(int chunk, int microbatch, Tensor input, Tensor output) override {
     const bool first = is_first_virtual_stage(pp_, chunk), last = is_last_virtual_stage(pp_, chunk, chunks_);
@@ -65,9 +68,22 @@ class ToyStage final : public StageCompute {
       delay_();
       for (int64_t i = 0; i < kElements; ++i) {
         const float dy = last ? 1.0f / static_cast<float>(microbatch + 1) : doutput.as<float>()[i];
-        gradients_[static_cast<size_t>(chunk)] += double{input.as<float>()[i]} * dy;
+        const double gradient = double{input.as<float>()[i]} * dy;
+        if (splits_)
+          due_[static_cast<size_t>(chunk)][microbatch].push_back(gradient);
+        else
+          gradients_[static_cast<size_t>(chunk)] += gradient;
         if (!first) dinput.as<float>()[i] = factor * dy;
       }
+    });
+  }
+
+  void weight_gradients(int chunk, int microbatch) override {
+    cpu_stream(compute_).submit([=, this] {
+      delay_();
+      const auto due = due_[static_cast<size_t>(chunk)].extract(microbatch);
+      ASSERT_FALSE(due.empty());
+      for (const double gradient : due.mapped()) gradients_[static_cast<size_t>(chunk)] += gradient;
     });
   }
 
@@ -83,8 +99,10 @@ class ToyStage final : public StageCompute {
   int chunks_;
   Stream& compute_;
   std::function<void()> delay_;
-  double sum_of_outputs_ = 0;      // used by the compute stream until it is drained
-  std::vector<double> gradients_;  // [chunk], the same
+  const bool splits_;
+  double sum_of_outputs_ = 0;                            // used by the compute stream until it is drained
+  std::vector<double> gradients_;                        // [chunk], the same
+  std::vector<std::map<int, std::vector<double>>> due_;  // [chunk][microbatch], the same
 };
 
 struct Outcome {
@@ -185,7 +203,7 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
       std::vector<std::unique_ptr<Stream>> streams;
       for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(local.device->make_stream(name));
       LocalGroup forward_group(rank, c.pp, forward, delay), backward_group(rank, c.pp, backward, delay);
-      ToyStage stage(pp, c.chunks, *streams[0], delay);
+      ToyStage stage(c.schedule, pp, c.chunks, *streams[0], delay);
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
       if (!c.copies) {
         local.recv_forward = std::make_unique<MessageChannel>(forward_group, previous);
@@ -222,7 +240,7 @@ std::vector<Case> cases() {
   for (const Overlap overlap : {Overlap::kOn, Overlap::kOff}) {
     for (const int pp : {1, 2, 3, 4})
       for (const int num_microbatches : {1, 2, 5, 8})
-        for (const Schedule schedule : {Schedule::kGpipe, Schedule::k1F1B})
+        for (const Schedule schedule : {Schedule::kGpipe, Schedule::k1F1B, Schedule::kZbH1})
           list.push_back({schedule, pp, num_microbatches, 1, overlap});
     for (const int pp : {2, 3, 4})
       for (const int num_microbatches : {2, 4, 7})
@@ -245,7 +263,8 @@ TEST(Executor, every_schedule_computes_what_a_plain_loop_does) {
 
 TEST(Executor, random_delays_change_nothing) {
   for (const Case& c : {Case{Schedule::k1F1B, 4, 8, 1}, Case{Schedule::kInterleaved, 2, 8, 2},
-                        Case{Schedule::kInterleaved, 4, 8, 2, Overlap::kOff}, Case{Schedule::kGpipe, 3, 6, 1}})
+                        Case{Schedule::kInterleaved, 4, 8, 2, Overlap::kOff}, Case{Schedule::kGpipe, 3, 6, 1},
+                        Case{Schedule::kZbH1, 4, 8, 1}, Case{Schedule::kZbH1, 3, 5, 1, Overlap::kOff}})
     for (uint64_t seed = 1; seed <= 5; ++seed) {
       EXPECT_EQ(run_on_threads(c, seed), expected_outcome(c)) << seed;
       std::atomic<uint64_t> transfers{0};
@@ -279,7 +298,7 @@ TEST(Executor, too_few_buffers_are_an_error_not_a_corruption) {
                      .tensors = allocate_boundaries(pp, 1, {1}, kRows, kWidth, Dtype::kF32, arena),
                      .compute = *compute,
                      .device = *device});
-  ToyStage stage(pp, 1, *compute, [] {});
+  ToyStage stage(Schedule::kGpipe, pp, 1, *compute, [] {});
   const Plan plan{
       {ActionKind::kForward, 0}, {ActionKind::kForward, 1}, {ActionKind::kBackward, 0}, {ActionKind::kBackward, 1}};
   EXPECT_THROW(executor.run(plan, stage), Fatal);

@@ -16,6 +16,7 @@ constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicrobatches = 32;
 // The most activations of one stage, over all chunks.
 int gpipe_in_flight(Axis, int num_microbatches, int) { return num_microbatches; }
 int one_f_one_b_in_flight(Axis pp, int num_microbatches, int) { return std::min(pp.size - pp.rank, num_microbatches); }
+int zb_h1_in_flight(Axis pp, int num_microbatches, int) { return std::min(pp.size, num_microbatches); }
 int interleaved_in_flight(Axis pp, int num_microbatches, int chunks) {
   return std::min(2 * (pp.size - pp.rank - 1) + (chunks - 1) * pp.size + 1, num_microbatches * chunks);
 }
@@ -26,7 +27,8 @@ struct Expected {
 };
 constexpr Expected kExpected[] = {{Schedule::kGpipe, gpipe_in_flight},
                                   {Schedule::k1F1B, one_f_one_b_in_flight},
-                                  {Schedule::kInterleaved, interleaved_in_flight}};
+                                  {Schedule::kInterleaved, interleaved_in_flight},
+                                  {Schedule::kZbH1, zb_h1_in_flight}};
 
 template <class Check>  // check(row, pp, num_microbatches, chunks)
 void for_all_plans(Check check) {
@@ -59,16 +61,17 @@ size_t position(const Plan& plan, const Action& action) { return std::ranges::fi
 
 // Returns the number of compute actions before `index`.
 size_t computes_before(const Plan& plan, size_t index) {
-  return std::count_if(plan.begin(), plan.begin() + index, [](const Action& a) {
-    return a.kind == ActionKind::kForward || a.kind == ActionKind::kBackward;
-  });
+  return std::count_if(plan.begin(), plan.begin() + index, [](const Action& a) { return is_compute(a.kind); });
 }
 
+bool splits(const Plan& plan) { return std::ranges::count(plan, ActionKind::kWeight, &Action::kind) > 0; }
+
 int most_in_flight(const Plan& plan) {
+  const ActionKind end = splits(plan) ? ActionKind::kWeight : ActionKind::kBackward;
   int alive = 0, most = 0;
   for (const Action& action : plan) {
     if (action.kind == ActionKind::kForward) most = std::max(most, ++alive);
-    if (action.kind == ActionKind::kBackward) --alive;
+    if (action.kind == end) --alive;
   }
   return most;
 }
@@ -82,13 +85,38 @@ TEST(Plan, every_schedule_is_tested) {
 TEST(Plan, each_microbatch_goes_forward_once_and_backward_once_in_order) {
   for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
     const Plan plan = make_plan(row.schedule, pp, num_microbatches, chunks);
-    EXPECT_EQ(plan.size(), size_t(2 * num_microbatches * chunks));
+    EXPECT_EQ(plan.size(), size_t((splits_backward(row.schedule) ? 3 : 2) * num_microbatches * chunks));
     for (int chunk = 0; chunk < chunks; ++chunk) {
       EXPECT_EQ(microbatches_of(plan, ActionKind::kForward, chunk), counting(num_microbatches));
       EXPECT_EQ(microbatches_of(plan, ActionKind::kBackward, chunk), counting(num_microbatches));
       for (int microbatch = 0; microbatch < num_microbatches; ++microbatch)
         EXPECT_LT(position(plan, {ActionKind::kForward, microbatch, chunk}),
                   position(plan, {ActionKind::kBackward, microbatch, chunk}));
+    }
+  });
+}
+
+TEST(Plan, weight_gradients_follow_their_backward_in_order_and_wait_in_memory_of_their_own) {
+  for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
+    const Plan plan = make_plan(row.schedule, pp, num_microbatches, chunks);
+    ASSERT_EQ(splits(plan), splits_backward(row.schedule));
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (!splits(plan)) {
+        EXPECT_EQ(max_weights_due(plan, chunk), 0);
+        continue;
+      }
+      EXPECT_EQ(microbatches_of(plan, ActionKind::kWeight, chunk), counting(num_microbatches));
+      int due = 0, most = 0;
+      for (const Action& action : plan) {
+        if (action.chunk != chunk) continue;
+        if (action.kind == ActionKind::kBackward) most = std::max(most, ++due);
+        if (action.kind == ActionKind::kWeight) --due;
+        EXPECT_GE(due, 0) << to_string(action);
+      }
+      EXPECT_EQ(max_weights_due(plan, chunk), most);
+    }
+    if (row.schedule == Schedule::kZbH1) {
+      EXPECT_EQ(max_weights_due(plan, 0), std::min(pp.rank + 1, num_microbatches));
     }
   });
 }
@@ -139,6 +167,7 @@ TEST(Plan, receives_are_issued_one_compute_action_ahead_and_sends_right_after) {
     size_t transfers = 0;
     for (size_t i = 0; i < compute.size(); ++i) {
       const Action& action = compute[i];
+      if (action.kind == ActionKind::kWeight) continue;  // needs no transfer
       const bool forward = action.kind == ActionKind::kForward;
       const bool first = is_first_virtual_stage(pp, action.chunk);
       const bool last = is_last_virtual_stage(pp, action.chunk, chunks);
@@ -190,7 +219,9 @@ TEST(Plan, inputs_need_at_most_one_buffer_more_than_activations) {
     const Plan plan = with_transfers(make_plan(row.schedule, pp, num_microbatches, chunks), pp, chunks);
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const int ahead = is_first_virtual_stage(pp, chunk) ? 0 : 1;
-      EXPECT_GE(max_inputs(plan, chunk), max_in_flight(plan, chunk));
+      if (!splits_backward(row.schedule)) {  // else activations outlive the input
+        EXPECT_GE(max_inputs(plan, chunk), max_in_flight(plan, chunk));
+      }
       EXPECT_LE(max_inputs(plan, chunk), std::min(max_in_flight(plan, chunk) + ahead, num_microbatches));
     }
   });
@@ -222,6 +253,8 @@ TEST(Plan, reads_as_text) {
             "F0 F1 F0.1 B0.1 F1.1 B1.1 F2 B0 F3 B1 F2.1 B2.1 F3.1 B3.1 B2 B3");
   EXPECT_EQ(to_string(make_plan(Schedule::kInterleaved, {1, 2}, 3, 2)),
             "F0 F1 F0.1 B0.1 F1.1 B1.1 F2 B0 B1 F2.1 B2.1 B2");
+  EXPECT_EQ(to_string(make_plan(Schedule::kZbH1, {0, 3}, 4, 1)), "F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3");
+  EXPECT_EQ(to_string(make_plan(Schedule::kZbH1, {2, 3}, 4, 1)), "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3");
   EXPECT_EQ(to_string(forward_only({0, 2}, 3, 2)), "F0 F1 F0.1 F1.1 F2 F2.1");
   EXPECT_EQ(to_string(with_transfers(make_plan(Schedule::k1F1B, {1, 3}, 2, 1), {1, 3}, 1)),
             "RF0 RF1 F0 SF0 RB0 F1 SF1 RB1 B0 SB0 B1 SB1");

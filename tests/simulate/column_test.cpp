@@ -19,17 +19,19 @@ ColumnCosts uneven_costs(Schedule schedule, int stages, int chunks, int num_micr
   costs.transfer = transfer;
   for (int i = 0; i < stages * chunks; ++i) {
     costs.forward.push_back(1);
-    costs.backward.push_back(2);
+    costs.backward.push_back(splits_backward(schedule) ? 1 : 2);
+    if (splits_backward(schedule)) costs.weight.push_back(1.125);
   }
-  costs.forward.front() = 1.25;  // includes the embedding
-  costs.backward.back() = 2.75;  // includes the head
+  costs.forward.front() = 1.25;   // includes the embedding
+  costs.backward.back() += 0.75;  // includes the head
   return costs;
 }
 
 PipelineRun reference(const ColumnCosts& costs) {
   std::vector<StageCost> stage_costs;
   for (size_t i = 0; i < costs.forward.size(); ++i)
-    stage_costs.push_back({costs.forward[i], costs.backward[i], costs.transfer});
+    stage_costs.push_back(
+        {costs.forward[i], costs.backward[i], costs.transfer, costs.weight.empty() ? 0 : costs.weight[i]});
   return simulate_pipeline(plans_of_all_stages(costs.schedule, costs.stages, costs.num_microbatches, costs.chunks),
                            costs.chunks, stage_costs,
                            costs.transfers == StageTransfers::kConcurrent ? Overlap::kOn : Overlap::kOff);
@@ -50,8 +52,7 @@ TEST(Column, equals_the_simulator_of_pipelines) {
               const ColumnTimes times = time_whole_column(costs);
               double end = 0;  // a pipeline's makespan also includes the last message
               for (const PipelineSpan& span : run.spans)
-                if (span.action.kind == ActionKind::kForward || span.action.kind == ActionKind::kBackward)
-                  end = std::max(end, span.end);
+                if (is_compute(span.action.kind)) end = std::max(end, span.end);
               ASSERT_DOUBLE_EQ(times.makespan, end);
               for (int rank = 0; rank < stages; ++rank) ASSERT_DOUBLE_EQ(times.busy[rank], run.busy[rank]);
               for (const PipelineSpan& span : run.spans) {
@@ -59,7 +60,8 @@ TEST(Column, equals_the_simulator_of_pipelines) {
                 if (span.action == Action{ActionKind::kForward, 0, span.action.chunk}) {
                   ASSERT_DOUBLE_EQ(times.first_forward[stage], span.start);
                 }
-                if (span.action == Action{ActionKind::kBackward, num_microbatches - 1, span.action.chunk}) {
+                const ActionKind last = splits_backward(schedule) ? ActionKind::kWeight : ActionKind::kBackward;
+                if (span.action == Action{last, num_microbatches - 1, span.action.chunk}) {
                   ASSERT_DOUBLE_EQ(times.last_backward[stage], span.end);
                 }
               }

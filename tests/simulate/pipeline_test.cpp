@@ -16,13 +16,20 @@ namespace {
 
 constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicrobatches = 32;
 
+// The same work with the backward pass in two halves, if the schedule splits it.
+StageCost split(Schedule schedule, StageCost cost) {
+  if (!splits_backward(schedule)) return cost;
+  cost.weight = cost.backward /= 2;
+  return cost;
+}
+
 std::vector<StageCost> same_cost(int virtual_stages, StageCost cost) {
   return std::vector<StageCost>(virtual_stages, cost);
 }
 
 PipelineRun simulate(Schedule schedule, int size, int num_microbatches, int chunks, StageCost cost, Overlap overlap) {
   return simulate_pipeline(plans_of_all_stages(schedule, size, num_microbatches, chunks), chunks,
-                           same_cost(size * chunks, cost), overlap);
+                           same_cost(size * chunks, split(schedule, cost)), overlap);
 }
 
 template <class Check>  // check(schedule, size, num_microbatches, chunks)
@@ -49,7 +56,8 @@ TEST(Pipeline, no_schedule_deadlocks_and_every_action_takes_place) {
   for_all_pipelines([](Schedule schedule, int size, int num_microbatches, int chunks) {
     const std::vector<Plan> plans = plans_of_all_stages(schedule, size, num_microbatches, chunks);
     for (const Overlap overlap : kBothModes) {
-      const PipelineRun run = simulate_pipeline(plans, chunks, same_cost(size * chunks, {1, 2, 0.5}), overlap);
+      const PipelineRun run =
+          simulate_pipeline(plans, chunks, same_cost(size * chunks, split(schedule, {1, 2, 0.5})), overlap);
       EXPECT_EQ(run.deadlock, "");
       EXPECT_EQ(run.spans.size(), num_actions(plans));
     }
@@ -62,6 +70,7 @@ TEST(Pipeline, bubble_is_p_minus_1_over_v_m) {
     const int groups = (num_microbatches + size - 1) / size;
     const int padded = chunks == 1 ? num_microbatches : groups * size;
     for (const double busy : run.busy) EXPECT_EQ(busy, 3.0 * num_microbatches * chunks);
+    if (splits_backward(schedule)) return;
     if (padded == num_microbatches) {
       EXPECT_EQ(run.makespan, 3.0 * (num_microbatches * chunks + size - 1));
       EXPECT_DOUBLE_EQ(run.bubble, ideal_bubble(size, num_microbatches, chunks));
@@ -70,6 +79,22 @@ TEST(Pipeline, bubble_is_p_minus_1_over_v_m) {
       EXPECT_LE(run.makespan, 3.0 * (padded * chunks + size - 1));
     }
   });
+}
+
+// Qi et al. 2023, table 2: ZB-H1. The delayed weight gradients of fewer microbatches than stages do not fill all of it.
+TEST(Pipeline, bubble_of_zb_h1_is_p_minus_1_times_f_plus_b_minus_w) {
+  for (const StageCost cost : {StageCost{1, 1, 0, 1}, StageCost{2, 2.5, 0, 1.5}, StageCost{1, 1.5, 0, 1.25}})
+    for (int size = 1; size <= kMaxStages; ++size)
+      for (int num_microbatches = 1; num_microbatches <= kMaxMicrobatches; ++num_microbatches) {
+        const PipelineRun run = simulate_pipeline(plans_of_all_stages(Schedule::kZbH1, size, num_microbatches, 1), 1,
+                                                  same_cost(size, cost), Overlap::kOn);
+        const double work = num_microbatches * (cost.forward + cost.backward + cost.weight);
+        const double bubble = (size - 1) * (cost.forward + cost.backward - cost.weight) +
+                              std::max(0, size - num_microbatches) * cost.weight;
+        ASSERT_EQ(run.makespan, work + bubble) << "p " << size << ", m " << num_microbatches;
+        for (const std::vector<int>& peak : run.peak_activations)
+          ASSERT_EQ(peak.front(), std::min(size, num_microbatches));
+      }
 }
 
 TEST(Pipeline, peak_activations_are_those_of_the_plans) {
@@ -123,7 +148,7 @@ void check_times(const PipelineRun& run, const std::vector<Plan>& plans, int chu
     for (const Action& a : plans[rank]) {
       const auto at = [&](ActionKind kind) { return spans.at({rank, kind, a.microbatch, a.chunk}); };
       const PipelineSpan span = at(a.kind);
-      const int queue = a.kind == ActionKind::kBackward ? 0 : static_cast<int>(a.kind);
+      const int queue = is_compute(a.kind) ? 0 : static_cast<int>(a.kind);
       EXPECT_GE(span.start, queue_end[queue]) << to_string(a);
       queue_end[queue] = span.end;
       const bool first = is_first_virtual_stage({rank, size}, a.chunk);
@@ -141,6 +166,9 @@ void check_times(const PipelineRun& run, const std::vector<Plan>& plans, int chu
             EXPECT_GE(span.start, at(ActionKind::kRecvBackward).end);
           }
           if (!first) output_gradients.push_back({span.start, at(ActionKind::kSendBackward).end});
+          break;
+        case ActionKind::kWeight:
+          EXPECT_GE(span.start, at(ActionKind::kBackward).end);
           break;
         case ActionKind::kRecvForward:
           inputs[a.chunk].push_back({span.start, at(ActionKind::kBackward).end});
@@ -177,7 +205,7 @@ TEST(Pipeline, queues_rendezvous_and_buffers_are_respected) {
     if (num_microbatches % 5 > 1) return;
     const std::vector<Plan> plans = plans_of_all_stages(schedule, size, num_microbatches, chunks);
     std::vector<StageCost> costs;
-    for (int s = 0; s < size * chunks; ++s) costs.push_back({1.0 + s % 3, 2.0 + s % 2, 0.5 * (s % 4)});
+    for (int s = 0; s < size * chunks; ++s) costs.push_back(split(schedule, {1.0 + s % 3, 2.0 + s % 2, 0.5 * (s % 4)}));
     for (const Overlap overlap : kBothModes)
       check_times(simulate_pipeline(plans, chunks, costs, overlap), plans, chunks);
   });
@@ -213,7 +241,7 @@ TEST(Pipeline, without_overlap_slow_transfers_cost_more) {
 // exception: its neighbours wait for each other's result in every pair, so part of each transfer stays exposed.
 TEST(Pipeline, with_overlap_transfers_cost_only_their_latency_except_in_1f1b) {
   for_all_pipelines([](Schedule schedule, int size, int num_microbatches, int chunks) {
-    if (num_microbatches % size != 0) return;
+    if (num_microbatches % size != 0 || splits_backward(schedule)) return;
     const double on = makespan(schedule, size, num_microbatches, chunks, 0.5, Overlap::kOn);
     const double latency = 2 * 0.5 * (size * chunks - 1);
     const double expected = 3.0 * (num_microbatches * chunks + size - 1) + latency;

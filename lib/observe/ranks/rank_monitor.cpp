@@ -10,6 +10,7 @@
 #include "io/base/log.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
+#include "lib/model/layer_division.h"
 #include "lib/observe/ranks/heat_map.h"
 #include "lib/observe/ranks/what_if.h"
 

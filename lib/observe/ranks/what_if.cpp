@@ -30,6 +30,8 @@ RankWindow without_delay(const RankMesh& mesh, RankWindow window, int world_rank
 // Returns the costs of the stages of one pipeline, by virtual stage; `member` is its first rank. A tp group is as fast
 // as its slowest member. That member waits for the others the least, so its waits are the transfers themselves.
 std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, int member) {
+  const auto schedule = enum_from_name<Schedule>(mesh.schedule);
+  const double weight_share = schedule && splits_backward(*schedule) ? 0.5 : 0;
   std::vector<StageCost> costs(static_cast<size_t>(mesh.stages() * mesh.chunks));
   const double passes = mesh.num_microbatches * mesh.chunks;
   for (int stage = 0; stage < mesh.stages(); ++stage) {
@@ -50,7 +52,10 @@ std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, 
     const double with_waits = forward + backward > 0 ? 1 + waits / (forward + backward) : 0;
     for (int chunk = 0; chunk < mesh.chunks; ++chunk)
       costs[static_cast<size_t>(chunk * mesh.stages() + stage)] = {
-          .forward = forward * with_waits / passes, .backward = backward * with_waits / passes, .transfer = send};
+          .forward = forward * with_waits / passes,
+          .backward = backward * with_waits / passes * (1 - weight_share),
+          .transfer = send,
+          .weight = backward * with_waits / passes * weight_share};
   }
   return costs;
 }
@@ -60,7 +65,7 @@ double estimate(const std::vector<StageCost>& costs, const RankMesh& mesh) {
   std::vector<double> stages(static_cast<size_t>(mesh.stages()));
   double through = 0;
   for (size_t i = 0; i < costs.size(); ++i) {
-    stages[i % stages.size()] += costs[i].forward + costs[i].backward;
+    stages[i % stages.size()] += costs[i].forward + costs[i].backward + costs[i].weight;
     through += costs[i].forward + costs[i].backward + 2 * costs[i].transfer;
   }
   return through + (mesh.num_microbatches - 1) * *std::max_element(stages.begin(), stages.end());

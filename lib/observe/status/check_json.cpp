@@ -51,7 +51,8 @@ Json data(const Config& config, const Tokenizer& tokenizer, const Dataset& datas
 
 double bubble(const Config& config, const Mesh& mesh) {
   const int chunks = config.parallel.chunks;
-  const std::vector<StageCost> costs(static_cast<size_t>(mesh.axis("pp").size * chunks));
+  const std::vector<StageCost> costs(static_cast<size_t>(mesh.axis("pp").size * chunks),
+                                     equal_parts(config.parallel.schedule));
   return simulate_pipeline(
              plans_of_all_stages(config.parallel.schedule, mesh.axis("pp").size, microbatches(config), chunks), chunks,
              costs, Overlap::kOn)

@@ -10,6 +10,7 @@
 #include "lib/config/batch_sizes.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
+#include "lib/model/layer_division.h"
 #include "lib/observe/status/estimates.h"
 #include "lib/observe/status/order_report.h"
 #include "lib/observe/status/run_summary.h"
@@ -113,15 +114,18 @@ std::string memory(Config config, const Mesh& mesh, CheckDetail detail) {
 
 std::string bubble_text(const Config& config, const Mesh& mesh) {
   const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
-  const std::vector<StageCost> costs(static_cast<size_t>(mesh.axis("pp").size * chunks));
+  const std::vector<StageCost> costs(static_cast<size_t>(mesh.axis("pp").size * chunks),
+                                     equal_parts(config.parallel.schedule));
   const PipelineRun run =
       simulate_pipeline(plans_of_all_stages(config.parallel.schedule, mesh.axis("pp").size, num_microbatches, chunks),
                         chunks, costs, Overlap::kOn);
   TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
-  return fmt::format(
-      "pipeline: {}, {}; the simulated bubble is {:.1f} % of the work; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
-      enum_name(config.parallel.schedule), counted(num_microbatches, "microbatch"), 100 * run.bubble,
-      100 * ideal_bubble(mesh.axis("pp").size, num_microbatches, chunks));
+  const double whole = 100 * ideal_bubble(mesh.axis("pp").size, num_microbatches, chunks);
+  return fmt::format("pipeline: {}, {}; the simulated bubble is {:.1f} % of the work; {} {:.1f} %\n",
+                     enum_name(config.parallel.schedule), counted(num_microbatches, "microbatch"), 100 * run.bubble,
+                     splits_backward(config.parallel.schedule) ? "with whole backward passes it would be"
+                                                               : "(pp-1)/(chunks·microbatches) =",
+                     whole);
 }
 
 // Lists the sizes of the steps, if they differ.

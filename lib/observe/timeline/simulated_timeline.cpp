@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kLeast = 1'000'000'000;  // nanoseconds, added to all times
 
 enum Stream : uint16_t { kCompute, kReceiveForward, kSendForward, kReceiveBackward, kSendBackward, kDp, kHost };
-enum Name : uint16_t { kF, kB, kGemm, kAttention, kMemory, kTp, kUpdate, kReduce, kGather, kStep, kFixed, kTied };
+enum Name : uint16_t { kF, kB, kGemm, kAttention, kMemory, kTp, kUpdate, kReduce, kGather, kStep, kFixed, kTied, kW };
 
 int64_t nanoseconds(double seconds) { return kLeast + static_cast<int64_t>(seconds * 1e9); }
 
@@ -21,7 +21,8 @@ class SimulatedStep {
       : w_(w), c_(c), costs_(step_costs(w, c, transfers)) {
     std::vector<StageCost> stages;
     for (size_t stage = 0; stage < costs_.column.forward.size(); ++stage)
-      stages.push_back({costs_.column.forward[stage], costs_.column.backward[stage], costs_.column.transfer});
+      stages.push_back({costs_.column.forward[stage], costs_.column.backward[stage], costs_.column.transfer,
+                        costs_.column.weight.empty() ? 0 : costs_.column.weight[stage]});
     run_ = simulate_pipeline(plans_of_all_stages(w.schedule, w.pp, w.num_microbatches(), w.chunks), w.chunks, stages,
                              costs_.column.transfers == StageTransfers::kConcurrent ? Overlap::kOn : Overlap::kOff);
     TRI_REQUIRE(run_.deadlock.empty(), "{}", run_.deadlock);
@@ -69,9 +70,19 @@ class SimulatedStep {
                             .steps = {1, 1}};
     segment.streams = {
         "compute", "pp receive forward", "pp send forward", "pp receive backward", "pp send backward", "dp", "host"};
-    segment.names = {
-        "F",          "B",    "GEMMs", "attention",      "memory-bound", "tp exposed", "update", "reduce_scatter",
-        "all_gather", "step", "fixed", "tied embeddings"};
+    segment.names = {"F",
+                     "B",
+                     "GEMMs",
+                     "attention",
+                     "memory-bound",
+                     "tp exposed",
+                     "update",
+                     "reduce_scatter",
+                     "all_gather",
+                     "step",
+                     "fixed",
+                     "tied embeddings",
+                     "W"};
     const auto edge = [&](const char* name, ChannelKind kind, int from, int to) {
       const int source = rank_of((from + w_.pp) % w_.pp), target = rank_of((to + w_.pp) % w_.pp);
       segment.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
@@ -87,11 +98,13 @@ class SimulatedStep {
   void add(const PipelineSpan& span, TimelineSegment& segment) {
     const double begin = begin_ + span.start, end = begin_ + span.end;
     const ActionKind kind = span.action.kind;
-    if (kind == ActionKind::kForward || kind == ActionKind::kBackward) {
+    if (is_compute(kind)) {
       segment.spans.push_back({.begin = nanoseconds(begin),
                                .end = nanoseconds(end),
                                .step = 1,
-                               .name = kind == ActionKind::kForward ? kF : kB,
+                               .name = kind == ActionKind::kForward  ? kF
+                                       : kind == ActionKind::kWeight ? kW
+                                                                     : kB,
                                .microbatch = span.action.microbatch,
                                .chunk = static_cast<uint16_t>(span.action.chunk),
                                .kind = SpanKind::kAction});
@@ -115,7 +128,9 @@ class SimulatedStep {
 
   void add_parts(const PipelineSpan& span, double begin, TimelineSegment& segment) const {
     const LayerTimes& times = costs_.stages[static_cast<size_t>(span.action.chunk * w_.pp + span.stage)];
-    const PassTimes& pass = span.action.kind == ActionKind::kForward ? times.forward : times.backward;
+    const PassTimes& pass = span.action.kind == ActionKind::kForward  ? times.forward
+                            : span.action.kind == ActionKind::kWeight ? times.weight
+                                                                      : times.backward;
     for (const auto& [name, seconds] :
          {std::pair{kGemm, pass.gemm}, std::pair{kAttention, pass.attention}, std::pair{kMemory, pass.memory},
           std::pair{kTp, pass.tp}, std::pair{kFixed, pass.fixed}}) {
@@ -144,9 +159,9 @@ class SimulatedStep {
     std::vector<double> last_backward(static_cast<size_t>(w_.chunks));
     for (const PipelineSpan& span : run_.spans) {
       if (span.stage != stage) continue;
-      if (span.action.kind != ActionKind::kForward && span.action.kind != ActionKind::kBackward) continue;
+      if (!is_compute(span.action.kind)) continue;
       compute = std::max(compute, begin_ + span.end);
-      if (span.action.kind == ActionKind::kBackward)
+      if (span.action.kind != ActionKind::kForward)
         last_backward[static_cast<size_t>(span.action.chunk)] = begin_ + span.end;
     }
     double stream = w_.overlap_dp ? gathered : compute, total = 0;
@@ -155,7 +170,8 @@ class SimulatedStep {
       const ChunkTraffic& traffic = costs_.traffic[of];
       for (int bucket = 1; bucket <= traffic.buckets && traffic.reduce > 0; ++bucket) {
         const double left = 1 - static_cast<double>(bucket) / traffic.buckets;
-        stream = std::max(stream, last_backward[static_cast<size_t>(chunk)] - left * costs_.column.backward[of]);
+        const std::vector<double>& last = costs_.column.weight.empty() ? costs_.column.backward : costs_.column.weight;
+        stream = std::max(stream, last_backward[static_cast<size_t>(chunk)] - left * last[of]);
         add_span(segment, kDp, kReduce, stream, stream + traffic.reduce);
         stream += traffic.reduce;
         total += traffic.reduce;
