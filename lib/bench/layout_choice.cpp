@@ -67,9 +67,9 @@ class Chooser {
  private:
   void add_mesh(ParallelLayout layout) {
     std::vector<Guess> mesh;
-    for (const auto& [schedule, chunks] : space_.pipelines(layout.pp, kMostChunks)) {
-      layout.schedule = schedule;
-      layout.chunks = chunks;
+    for (const PipelineKind& kind : space_.pipelines(layout.pp, kMostChunks)) {
+      layout.schedule = kind.schedule;
+      layout.chunks = kind.chunks;
       add_schedule(layout, mesh);
     }
     std::sort(mesh.begin(), mesh.end(), better);

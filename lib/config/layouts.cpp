@@ -19,7 +19,8 @@ ParallelLayout layout_of(const Config& c) {
           .schedule = c.parallel.schedule,
           .zero = c.parallel.zero,
           .micro_batch = c.data.micro_batch,
-          .recompute = c.parallel.recompute};
+          .recompute = c.parallel.recompute,
+          .layers_per_chunk = c.parallel.layers_per_chunk};
 }
 
 Config with_layout(Config config, const ParallelLayout& layout) {
@@ -32,6 +33,7 @@ Config with_layout(Config config, const ParallelLayout& layout) {
   p.schedule = layout.schedule;
   p.zero = layout.zero;
   p.recompute = layout.recompute;
+  p.layers_per_chunk = layout.layers_per_chunk;
   config.data.micro_batch = layout.micro_batch;
   return config;
 }
@@ -40,6 +42,7 @@ std::string to_string(const ParallelLayout& l) {
   std::string pipeline, recomputed;
   if (l.pp > 1) pipeline = fmt::format(" ({})", enum_name(l.schedule));
   if (l.chunks > 1) pipeline = fmt::format(" ({}, {} chunks)", enum_name(l.schedule), l.chunks);
+  if (l.layers_per_chunk != kEvenLayers) pipeline += fmt::format(" of {} layers", l.layers_per_chunk);
   if (l.recompute != Recompute::kNone) recomputed = fmt::format(", recompute {}", enum_name(l.recompute));
   return fmt::format("tp {}{}, pp {}{}, dp {} (zero {}), micro-batch {}{}", l.tp,
                      l.cp > 1 ? fmt::format(", cp {}", l.cp) : "", l.pp, pipeline, l.dp, l.zero, l.micro_batch,
@@ -49,8 +52,9 @@ std::string to_string(const ParallelLayout& l) {
 std::string as_settings(const ParallelLayout& l) {
   return fmt::format(
       "--set parallel.tp={} --set parallel.cp={} --set parallel.pp={} --set parallel.dp={} --set parallel.chunks={} "
-      "--set parallel.schedule={} --set parallel.zero={} --set parallel.recompute={} --set data.micro_batch={}",
-      l.tp, l.cp, l.pp, l.dp, l.chunks, enum_name(l.schedule), l.zero, enum_name(l.recompute), l.micro_batch);
+      "--set parallel.schedule={} --set parallel.zero={} --set parallel.recompute={} --set data.micro_batch={}{}",
+      l.tp, l.cp, l.pp, l.dp, l.chunks, enum_name(l.schedule), l.zero, enum_name(l.recompute), l.micro_batch,
+      l.layers_per_chunk == kEvenLayers ? "" : " --set parallel.layers_per_chunk=" + l.layers_per_chunk);
 }
 
 std::vector<int> divisors_up_to(int64_t most, int64_t number) {
@@ -83,13 +87,14 @@ std::vector<int> LayoutSpace::context_degrees() const {
   return degrees;
 }
 
-std::vector<ParallelLayout> LayoutSpace::meshes(int ranks) const {
+std::vector<ParallelLayout> LayoutSpace::meshes(int ranks, Division division) const {
   std::vector<ParallelLayout> all;
   if (ranks % kept_ranks_ != 0) return all;
   ranks /= kept_ranks_;
   for (const int tp : tensor_degrees())
     for (const int cp : context_degrees())
-      for (const int pp : divisors_up_to(ranks / tp / cp, model_.layers)) {
+      for (const int pp : division == Division::kEven ? divisors_up_to(ranks / tp / cp, model_.layers)
+                                                      : divisors_up_to(model_.layers, ranks / tp / cp)) {
         const int dp = ranks / tp / cp / pp;
         if (tp * cp * pp * dp == ranks && global_batch_ % dp == 0)
           all.push_back({.tp = tp, .cp = cp, .pp = pp, .dp = dp});
@@ -97,10 +102,19 @@ std::vector<ParallelLayout> LayoutSpace::meshes(int ranks) const {
   return all;
 }
 
-std::vector<std::pair<Schedule, int>> LayoutSpace::pipelines(int pp, int most_chunks) const {
-  std::vector<std::pair<Schedule, int>> all;
-  for (const int chunks : divisors_up_to(pp == 1 ? 1 : most_chunks, model_.layers / pp))
-    all.emplace_back(chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B, chunks);
+std::vector<PipelineKind> LayoutSpace::pipelines(int pp, int most_chunks, Division division) const {
+  std::vector<PipelineKind> all;
+  const bool divides = model_.layers % pp == 0;
+  const auto of = [](int chunks) { return chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B; };
+  if (divides)
+    for (const int chunks : divisors_up_to(pp == 1 ? 1 : most_chunks, model_.layers / pp))
+      all.push_back({of(chunks), chunks});
+  if (division == Division::kEven || pp == 1) return all;
+  const std::string by_work(kAutoLayers);
+  for (int chunks = 1; chunks <= most_chunks && int64_t{pp} * chunks <= model_.layers; chunks *= 2)
+    all.push_back({of(chunks), chunks, by_work});
+  if (divides) all.push_back({Schedule::kZbH1, 1});
+  all.push_back({Schedule::kZbH1, 1, by_work});
   return all;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/config/config.h"
+#include "lib/config/layer_counts.h"
 #include "lib/parallel/axes.h"
 
 namespace tri {
@@ -20,6 +21,7 @@ struct ParallelLayout {
   Schedule schedule = Schedule::k1F1B;
   int zero = 1, micro_batch = 1;
   Recompute recompute = Recompute::kNone;
+  std::string layers_per_chunk = std::string(kEvenLayers);
   bool operator==(const ParallelLayout&) const = default;
 };
 
@@ -33,9 +35,22 @@ std::string as_settings(const ParallelLayout& layout);
 // Returns the divisors of `number` that are at most `most`, ascending.
 std::vector<int> divisors_up_to(int64_t most, int64_t number);
 
+// How the layers are divided over the stages and chunks of the layouts that are listed.
+enum class Division {
+  kEven,  // by whole passes; the stages have equal numbers of layers
+  kAny,   // also by work (parallel.layers_per_chunk: auto), and with split backward passes
+};
+
+// The pipeline of a layout.
+struct PipelineKind {
+  Schedule schedule = Schedule::k1F1B;
+  int chunks = 1;
+  std::string layers_per_chunk = std::string(kEvenLayers);
+};
+
 // The layouts that the model, the batch and the machines allow, axis by axis. They include each layout of a config that
-// resolve_config accepts, except for gpipe, which is 1f1b with more memory, and for a cp that is neither the config's
-// own nor one of context_degrees().
+// resolve_config accepts, except for gpipe, which is 1f1b with more memory, lists of layers, and a cp that is neither the
+// config's own nor one of context_degrees().
 class LayoutSpace {
  public:
   // Keeps copies. `config` need not be resolved. A tp group must fit in a node of `ranks_per_node` ranks.
@@ -49,9 +64,9 @@ class LayoutSpace {
   std::vector<int> context_degrees() const;
   // Returns all tp x cp x pp x dp = `ranks` / ranks along the config's other axes, whose sizes are kept. Does not set
   // other fields.
-  std::vector<ParallelLayout> meshes(int ranks) const;
+  std::vector<ParallelLayout> meshes(int ranks, Division division = Division::kEven) const;
   // Returns the schedules of `pp` stages with their numbers of chunks, at most `most_chunks` per stage, fewest first.
-  std::vector<std::pair<Schedule, int>> pipelines(int pp, int most_chunks) const;
+  std::vector<PipelineKind> pipelines(int pp, int most_chunks, Division division = Division::kEven) const;
   // Returns the micro-batches for a mesh, at most `most`, ascending.
   std::vector<int> micro_batches(const ParallelLayout& mesh, int most) const;
 

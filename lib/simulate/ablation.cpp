@@ -21,7 +21,12 @@ constexpr Choice kChoices[] = {
      [](Workload& w) {
        w.chunks = 1;
        w.schedule = Schedule::k1F1B;
+       w.layers_per_chunk.clear();
      }},
+    {"whole backward passes", [](const Workload& w) { return w.chunks == 1 && splits_backward(w.schedule); },
+     [](Workload& w) { w.schedule = Schedule::k1F1B; }},
+    {"even stages", [](const Workload& w) { return !w.layers_per_chunk.empty(); },
+     [](Workload& w) { w.layers_per_chunk.clear(); }},
     {"sequential block", [](const Workload& w) { return w.model.block == Block::kParallel; },
      [](Workload& w) { w.model.block = Block::kSequential; }},
     {"full attention", [](const Workload& w) { return w.model.window > 0; }, [](Workload& w) { w.model.window = 0; }},

@@ -11,8 +11,10 @@
 #include "io/base/clock.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/batch_sizes.h"
+#include "lib/config/layer_counts.h"
 #include "lib/config/layouts.h"
 #include "lib/engine/wanted_copies.h"
+#include "lib/model/layer_division.h"
 #include "lib/model/parameter.h"
 #include "lib/simulate/step_memory.h"
 
@@ -51,8 +53,7 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
     return fmt::format("parallel.cp: 2 x {} chunks do not divide model.seq_len {}", cp, m.seq_len);
   for (const std::string& problem :
        {check("tp", pinned.tp, "model.seq_len", m.seq_len), check("tp", pinned.tp, "node.ranks", cluster.node.ranks),
-        check("pp", pinned.pp, "model.layers", m.layers), check("ep", pinned.ep, "model.experts", m.experts),
-        check("chunks", pinned.chunks, "the layers of a stage,", m.layers / (m.layers % pp == 0 ? pp : 1)),
+        check("ep", pinned.ep, "model.experts", m.experts),
         check("dp", pinned.dp,
               batch == base.global_batch ? "data.global_batch" : "the sizes of data.batch_ramp, multiples of", batch)})
     if (!problem.empty()) return problem;
@@ -66,6 +67,9 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
   if (pinned.schedule && pinned.chunks.value_or(1) > 1 && !takes_chunks(*pinned.schedule))
     return fmt::format("parallel.schedule {} does not support chunks, but parallel.chunks is {}",
                        enum_name(*pinned.schedule), *pinned.chunks);
+  if (int64_t{pp} * pinned.chunks.value_or(1) > m.layers)
+    return fmt::format("parallel.pp {} x parallel.chunks {} exceeds model.layers {}", pp, pinned.chunks.value_or(1),
+                       m.layers);
   if (pinned.chunks.value_or(1) > 1 && pinned.pp == 1)
     return "parallel.chunks above 1 requires parallel.pp of at least 2";
   return "";
@@ -140,7 +144,7 @@ class Search {
   PlanSearch run() {
     // Scales the bound, which assumes equal stages: a pipeline with longer end stages may be slightly faster.
     constexpr double kSlack = 0.97;
-    for (const ParallelLayout& mesh : space_.meshes(options_.ranks))
+    for (const ParallelLayout& mesh : space_.meshes(options_.ranks, Division::kAny))
       if (simulates(mesh) && leaves(mesh)) add_mesh(mesh);
     const auto keep = static_cast<size_t>(options_.keep);
     std::vector<PlannedLayout>& best = result_.best;
@@ -202,12 +206,34 @@ class Search {
     copies_of_mesh_ = wants_dp_copies(config) && span <= cluster_.node.ranks &&
                       (span == w.ranks() || cluster_.node.ranks % span == 0);
     const int most_chunks = std::max(options_.max_chunks, pinned.chunks.value_or(1));
-    for (const auto& [schedule, chunks] : space_.pipelines(w.pp, most_chunks)) {
-      w.chunks = chunks;
-      w.schedule = pinned.schedule.value_or(schedule);
-      if (chunks != pinned.chunks.value_or(chunks) || (chunks > 1) != takes_chunks(w.schedule)) continue;
+    for (const PipelineKind& kind : space_.pipelines(w.pp, most_chunks, Division::kAny)) {
+      w.chunks = kind.chunks;
+      // gpipe is tried only if it is pinned, in place of 1f1b.
+      const bool is_gpipe = pinned.schedule == Schedule::kGpipe && kind.schedule == Schedule::k1F1B;
+      w.schedule = is_gpipe ? Schedule::kGpipe : kind.schedule;
+      if (w.chunks != pinned.chunks.value_or(w.chunks) || w.schedule != pinned.schedule.value_or(w.schedule)) continue;
+      if (!divide_layers(kind, w)) continue;
       each_microbatch(w, [&] { add_levels(w); });
     }
+  }
+
+  // Sets the layers of the virtual stages. Returns whether the pinned division allows that.
+  bool divide_layers(const PipelineKind& kind, Workload& w) const {
+    const std::optional<std::string>& pinned = options_.pinned.layers_per_chunk;
+    const bool is_list = pinned && *pinned != kEvenLayers && *pinned != kAutoLayers;
+    const auto list = is_list ? parse_layer_counts(*pinned) : std::nullopt;
+    w.layers_per_chunk.clear();
+    if (list) {
+      if (kind.layers_per_chunk != kAutoLayers || std::ssize(*list) != w.pp * w.chunks) return false;
+      w.layers_per_chunk = *list;
+      return true;
+    }
+    if (pinned && *pinned != kind.layers_per_chunk) return false;
+    if (kind.layers_per_chunk == kEvenLayers) return true;
+    Config config = with_layout(config_, layout_of(w));
+    config.parallel.layers_per_chunk = kAutoLayers;
+    w.layers_per_chunk = layer_counts(config);
+    return true;
   }
 
   // Whether the pinned numbers allow this mesh.
@@ -334,15 +360,16 @@ Result<Config> without_layout(Config parsed) {
   ParallelConfig& p = parsed.parallel;
   p.tp = p.cp = p.pp = p.dp = p.ep = p.chunks = 1;
   p.schedule = Schedule::k1F1B;
+  p.layers_per_chunk = kEvenLayers;
   if (batch_sizes(parsed).divisor() % parsed.data.micro_batch != 0) parsed.data.micro_batch = 1;
   const auto ranks = static_cast<int>(ranks_along(kOtherAxes, p));
   return resolve_config(std::move(parsed), ranks);
 }
 
 bool chosen_by_search(std::string_view field) {
-  constexpr std::string_view kChosen[] = {"parallel.tp",       "parallel.cp",   "parallel.pp",
-                                          "parallel.dp",       "parallel.ep",   "parallel.chunks",
-                                          "parallel.schedule", "parallel.zero", "parallel.recompute"};
+  constexpr std::string_view kChosen[] = {
+      "parallel.tp",     "parallel.cp",       "parallel.pp",   "parallel.dp",        "parallel.ep",
+      "parallel.chunks", "parallel.schedule", "parallel.zero", "parallel.recompute", "parallel.layers_per_chunk"};
   return std::ranges::find(kChosen, field) != std::end(kChosen);
 }
 
@@ -360,6 +387,7 @@ PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& 
     if (field == "parallel.bucket_elements") pinned.buckets = true;
     if (field == "parallel.zero") pinned.zero = p.zero;
     if (field == "parallel.schedule") pinned.schedule = p.schedule;
+    if (field == "parallel.layers_per_chunk") pinned.layers_per_chunk = p.layers_per_chunk;
     if (field == "parallel.recompute" && p.recompute != Recompute::kAuto) pinned.recompute = p.recompute;
   }
   return pinned;

@@ -37,6 +37,7 @@ bool chosen_by_search(std::string_view field);
 struct PinnedLayout {
   std::optional<int> tp, cp, pp, dp, ep, chunks, zero;
   std::optional<Schedule> schedule;
+  std::optional<std::string> layers_per_chunk;
   std::optional<Recompute> recompute;
   bool buckets = false;  // keeps parallel.bucket_elements
 };

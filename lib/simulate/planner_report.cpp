@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
+#include "lib/config/layer_counts.h"
 #include "lib/simulate/planner.h"
 #include "lib/simulate/simulation.h"
 #include "lib/simulate/step_memory.h"
@@ -14,8 +15,11 @@ namespace {
 std::string layout_columns(const Workload& w, bool with_cp) {
   const std::string cp = with_cp ? fmt::format("cp {:>3} ", w.cp) : "",
                     ep = w.model.experts > 0 ? fmt::format("ep {:>3} ", w.ep) : "";
-  return fmt::format("tp {:>2} {}pp {:>2} dp {:>5} {}chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp,
-                     cp, w.pp, w.dp, ep, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
+  // u: the stages have uneven numbers of layers.
+  return fmt::format(
+      "tp {:>2} {}pp {:>2}{} dp {:>5} {}{:<11} chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp, cp, w.pp,
+      w.layers_per_chunk.empty() ? " " : "u", w.dp, ep, enum_name(w.schedule), w.chunks, w.micro_batch, w.zero,
+      enum_name(w.recompute), enum_name(w.numbers));
 }
 
 // Returns the two largest parts of the step other than the model's FLOPs, by their names in parts_s.
@@ -53,6 +57,13 @@ std::string why(const PlannedLayout& first, const PlannedLayout& second) {
   return text;
 }
 
+// The layers of the first layout with uneven stages.
+std::string first_uneven(const PlanSearch& search) {
+  for (const PlannedLayout& layout : search.best)
+    if (!layout.workload.layers_per_chunk.empty()) return layer_counts_text(layout.workload.layers_per_chunk);
+  return "";
+}
+
 }  // namespace
 
 bool equals_best(const PlannedLayout& layout, const PlannedLayout& best, const Cluster& cluster) {
@@ -86,6 +97,8 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster) {
   text += fmt::format("MFU is relative to {}; steps are uncertain by{}\n", mfu_peak(best.workload, cluster),
                       cluster.uncertainty > 0 ? plus_minus(cluster) : " an unknown share");
   if (equal) text += fmt::format("=: as fast as the first layout within{}\n", plus_minus(cluster));
+  if (const std::string counts = first_uneven(search); !counts.empty())
+    text += fmt::format("u: uneven stages; the first such layout has {} layers\n", counts);
   if (tight) text += fmt::format("!: a tight fit into {:.1f} GiB\n", room_of(cluster) / kGib);
   if (search.best.size() > 1) text += why(search.best[0], search.best[1]) + "\n";
   text += software_note(cluster) + "\n";
@@ -117,6 +130,7 @@ std::string to_json(const PlanSearch& search, const Cluster& cluster) {
                  {"tight", is_tight(static_cast<double>(layout.memory_bytes), room_of(cluster))},
                  {"parts_s", parts},
                  {"limited_by", largest_others(layout.step)}});
+    if (!w.layers_per_chunk.empty()) json["layers_per_chunk"] = w.layers_per_chunk;
     layouts.push_back(std::move(json));
   }
   const double peak =

@@ -6,6 +6,7 @@
 
 #include "io/base/format.h"
 #include "lib/config/axis_fields.h"
+#include "lib/config/layer_counts.h"
 #include "lib/simulate/planner.h"
 #include "lib/simulate/step_memory.h"
 
@@ -15,7 +16,8 @@ namespace {
 std::string place_text(const Workload& w) {
   const std::string ep = w.model.experts > 0 ? fmt::format(" (ep {})", w.ep) : "";
   return fmt::format("{}{}, {}{}, {} of {}, zero {}, recompute {}, {}", w.grid().sizes(), ep, enum_name(w.schedule),
-                     w.chunks > 1 ? fmt::format(" with {} chunks", w.chunks) : "",
+                     (w.chunks > 1 ? fmt::format(" with {} chunks", w.chunks) : "") +
+                         (w.layers_per_chunk.empty() ? "" : " of " + layer_counts_text(w.layers_per_chunk) + " layers"),
                      counted(w.num_microbatches(), "microbatch"), w.micro_batch, w.zero, enum_name(w.recompute),
                      enum_name(w.numbers));
 }
@@ -82,6 +84,7 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks) {
   p.ep = asked.ep;
   p.chunks = asked.chunks;
   p.schedule = asked.schedule;
+  p.layers_per_chunk = asked.layers_per_chunk;
   config.data.micro_batch = micro_batch;
   return resolved;
 }
@@ -214,6 +217,7 @@ std::string to_json(const Simulation& s) {
                  {"zero", w.zero},
                  {"recompute", enum_name(w.recompute)},
                  {"numbers", enum_name(w.numbers)}});
+  if (!w.layers_per_chunk.empty()) layout["layers_per_chunk"] = w.layers_per_chunk;
   const nlohmann::ordered_json json{
       {"name", s.name},
       {"ranks", w.ranks()},

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "lib/config/axis_fields.h"
+#include "lib/config/layer_counts.h"
 #include "lib/model/layer_division.h"
 #include "lib/model/parameter.h"
 #include "lib/model/stage_tensors.h"
@@ -142,7 +143,9 @@ ParallelLayout layout_of(const Workload& w) {
           .schedule = w.schedule,
           .zero = w.zero,
           .micro_batch = w.micro_batch,
-          .recompute = w.recompute};
+          .recompute = w.recompute,
+          .layers_per_chunk =
+              w.layers_per_chunk.empty() ? std::string(kEvenLayers) : layer_counts_text(w.layers_per_chunk)};
 }
 
 std::string problem_of(const Workload& w) {
@@ -157,6 +160,9 @@ std::string problem_of(const Workload& w) {
         w.num_microbatches(), kMostMicrobatches, w.global_batch);
   if (w.chunks > 1 && !takes_chunks(w.schedule))
     return fmt::format("parallel.schedule {} does not support chunks; set parallel.chunks to 1", enum_name(w.schedule));
+  if (!w.layers_per_chunk.empty() && std::ssize(w.layers_per_chunk) != w.pp * w.chunks)
+    return fmt::format("parallel.layers_per_chunk has {} numbers for pp {} x chunks {}", w.layers_per_chunk.size(),
+                       w.pp, w.chunks);
   if (w.model.layers < w.pp * w.chunks)
     return fmt::format("model.layers {} is fewer than pp {} x chunks {}", w.model.layers, w.pp, w.chunks);
   if (w.ep < 1 || w.ranks_of_stage() % w.ep != 0 || w.model.experts % w.ep != 0)

@@ -43,6 +43,9 @@ const BadText kBadConfigs[] = {
     {"data: {batch_ramp: \"768 250B:1536\"}",
      "a.yaml:1: data.batch_ramp: \"768 250B:1536\" is not a ramp; allowed: 0:SAMPLES TOKENS:SAMPLES ..., tokens "
      "ascending; try 0:768 250B:1536"},
+    {"parallel: {layers_per_chunk: \"3,0\"}",
+     "a.yaml:1: parallel.layers_per_chunk: \"3,0\" is not a list of numbers of layers; allowed: even, auto or "
+     "LAYERS,LAYERS,..., each at least 1, as 3xLAYERS for three equal ones; try auto"},
     {"run: {tokens: 1.5}",
      "a.yaml:1: run.tokens: 1.5 is not an integer; allowed: integer >= 0, also such as 250B or 1.5T; try 2"},
     {"run: {tokens: 10b}",
@@ -454,14 +457,20 @@ const Combination kBadCombinations[] = {
      "parallel.tp: 16 exceeds cluster.ranks_per_node 8, but a tp group must fit in a node; set parallel.tp "
      "to 1, 2, 4 or 8"},
     {"model: {layers: 12}\nparallel: {pp: 5}", 5,
-     "model.layers: 12 is not a multiple of parallel.pp 5 x parallel.chunks 1 = 5; set model.layers to 10 or "
-     "15, or set parallel.pp to 1"},
+     "model.layers: 12 is not a multiple of parallel.pp 5 x parallel.chunks 1 = 5; set parallel.layers_per_chunk to "
+     "auto, or model.layers to 10 or 15, or set parallel.pp to 1"},
     {"model: {layers: 2}\nparallel: {pp: 4}", 4,
      "model.layers: 2 is not a multiple of parallel.pp 4 x parallel.chunks 1 = 4; set model.layers to 4, or set "
      "parallel.pp to 1 or 2"},
     {"model: {layers: 12}\nparallel: {pp: 4, chunks: 2, schedule: interleaved}", 4,
-     "model.layers: 12 is not a multiple of parallel.pp 4 x parallel.chunks 2 = 8; set model.layers to 8 or 16, "
-     "or set parallel.pp to 2"},
+     "model.layers: 12 is not a multiple of parallel.pp 4 x parallel.chunks 2 = 8; set parallel.layers_per_chunk to "
+     "auto, or model.layers to 8 or 16, or set parallel.pp to 2"},
+    {"model: {layers: 12}\nparallel: {pp: 4, layers_per_chunk: \"2x4,3\"}", 4,
+     "parallel.layers_per_chunk: 2x4,3 has 3 numbers with the sum 11, but parallel.pp 4 x parallel.chunks 1 is 4 and "
+     "model.layers is 12; correct the list, or set it to auto"},
+    {"model: {layers: 2}\nparallel: {pp: 4, layers_per_chunk: auto}", 4,
+     "parallel.layers_per_chunk: auto of model.layers 2 for parallel.pp 4 x parallel.chunks 1 = 4 virtual stages; lower "
+     "parallel.pp or parallel.chunks"},
     {"parallel: {pp: 2, chunks: 2}", 2,
      "parallel.chunks: 2 needs parallel.schedule interleaved, got 1f1b; set parallel.chunks to 1, or "
      "parallel.schedule to interleaved"},
@@ -514,8 +523,8 @@ const Combination kBadCombinations[] = {
     {"lr: {min: 1e-3}", 1, "lr.min: 0.001 exceeds lr.peak 0.0003; set lr.min to 0.0003 or less"},
     {"parallel: {tp: 2}", 3, "parallel: tp 2 x pp 1 = 2 does not divide 3 ranks; start 2 or 4 ranks"},
     {"model: {layers: 12}\nparallel: {pp: 5, dp: 2}", 10,
-     "model.layers: 12 is not a multiple of parallel.pp 5 x parallel.chunks 1 = 5; set model.layers to 10 or "
-     "15"},
+     "model.layers: 12 is not a multiple of parallel.pp 5 x parallel.chunks 1 = 5; set parallel.layers_per_chunk to "
+     "auto, or model.layers to 10 or 15"},
     {"model: {heads: 16}\nparallel: {tp: 16, pp: 2, dp: 1}\ncluster: {ranks_per_node: 4}", 32,
      "parallel.tp: 16 exceeds cluster.ranks_per_node 4, but a tp group must fit in a node; set parallel.tp "
      "to 1, 2 or 4"},

@@ -61,6 +61,20 @@ std::vector<Layout> matrix() {
   };
   rows.push_back(rows.back());
   rows.back().overlap = false;
+  // Weight gradients that are computed later; `wide` has four layers.
+  rows.insert(rows.end(), {{.pp = 2, .schedule = kZbH1, .llama = true, .compute_layers = 1},
+                           {.tp = 2, .pp = 2, .schedule = kZbH1, .recompute = full, .compute_layers = 1},
+                           {.pp = 2, .schedule = kZbH1, .block = P, .precision = B, .recompute = selective},
+                           {.tp = 2, .pp = 2, .schedule = kZbH1, .block = P, .neox = true, .recompute = norms},
+                           {.dp = 2,
+                            .tp = 2,
+                            .pp = 2,
+                            .zero = 2,
+                            .schedule = kZbH1,
+                            .precision = B,
+                            .llama = true,
+                            .recompute = selective,
+                            .layers = "1,3"}});
   for (Layout& layout : rows) layout = on_test_device(fp8(layout));
   return rows;
 }

@@ -316,6 +316,7 @@ Config config_of(const Layout& layout) {
   c.parallel.dp = layout.dp;
   c.parallel.chunks = layout.chunks;
   c.parallel.schedule = layout.schedule;
+  c.parallel.layers_per_chunk = layout.layers;
   c.parallel.zero = layout.zero;
   c.parallel.recompute = layout.recompute;
   c.parallel.bucket_elements = layout.bucket_elements;
@@ -493,6 +494,7 @@ Layout one_rank(const Layout& layout) {
   one.dp = one.tp = one.cp = one.pp = one.chunks = one.ep = 1;
   one.zero = 0;
   one.schedule = Schedule::k1F1B;
+  one.layers = "even";
   one.recompute = Recompute::kNone;
   one.overlap = true;
   one.split = {};

@@ -65,6 +65,7 @@ struct Layout {
   int first_sample = 0;                // the step's sample used first: the others follow
   int seq_len = 16;
   int ranks_per_node = 8;  // of the plan
+  std::string layers = "even";  // parallel.layers_per_chunk
 
   int ranks() const { return dp * tp * cp * pp; }
   std::string name() const {
@@ -79,6 +80,7 @@ struct Layout {
            (sigmoid ? " sigmoid" : "") +
            (rope_scaling == RopeScaling::kNone ? "" : fmt::format(" {}", enum_name(rope_scaling))) +
            (masked ? " masked targets" : "") + (documents ? " documents" : "") +
+           (layers == "even" ? "" : fmt::format(" layers {}", layers)) +
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) +
            (seq_len == 16 ? "" : fmt::format(" T {}", seq_len)) +
            (ranks_per_node == 8 ? "" : fmt::format(" nodes of {}", ranks_per_node)) +
