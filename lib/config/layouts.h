@@ -25,6 +25,11 @@ struct ParallelLayout {
   bool operator==(const ParallelLayout&) const = default;
 };
 
+template <class Archive>
+void fields(Archive& archive, ParallelLayout& l) {
+  archive(l.tp, l.pp, l.dp, l.chunks, l.schedule, l.zero, l.micro_batch, l.recompute, l.layers_per_chunk);
+}
+
 ParallelLayout layout_of(const Config& resolved);
 Config with_layout(Config config, const ParallelLayout& layout);
 // Returns "tp 2, cp 4, pp 2 (interleaved, 2 chunks), dp 2 (zero 1), micro-batch 4", without a cp of 1.

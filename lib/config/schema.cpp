@@ -48,6 +48,10 @@ Json text_schema(const Allowed& allowed) {
     case TextRule::kBatchRamp:
       schema["pattern"] = R"(^([ ,]*[0-9.]+[kMBT]?:[0-9.]+[kMBT]?)*$)";
       break;
+    case TextRule::kLayerCounts:
+      schema["type"].push_back("array");
+      schema["pattern"] = "^(even|auto|[0-9x ,]+)$";
+      break;
   }
   return schema;
 }

@@ -7,6 +7,7 @@
 #include "lib/checkpoint/search.h"
 #include "lib/comm/job/job.h"
 #include "lib/config/axis_fields.h"
+#include "lib/config/layer_counts.h"
 
 namespace tri {
 
@@ -16,6 +17,7 @@ Config forward_config(Config config, int ranks) {
     for (const AxisField& field : kAxisFields) p.*field.size = 1;
     p.chunks = 1;
     p.schedule = Schedule::k1F1B;
+    p.layers_per_chunk = kEvenLayers;
   }
   p.dp = 0;
   p.ep = 1;

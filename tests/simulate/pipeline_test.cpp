@@ -83,7 +83,7 @@ TEST(Pipeline, bubble_is_p_minus_1_over_v_m) {
 
 // Qi et al. 2023, table 2: ZB-H1. The delayed weight gradients of fewer microbatches than stages do not fill all of it.
 TEST(Pipeline, bubble_of_zb_h1_is_p_minus_1_times_f_plus_b_minus_w) {
-  for (const StageCost cost : {StageCost{1, 1, 0, 1}, StageCost{2, 2.5, 0, 1.5}, StageCost{1, 1.5, 0, 1.25}})
+  for (const StageCost cost : {StageCost{1, 1, 0, 1}, StageCost{2, 2.5, 0, 1.5}, StageCost{1.25, 1.5, 0, 1}})
     for (int size = 1; size <= kMaxStages; ++size)
       for (int num_microbatches = 1; num_microbatches <= kMaxMicrobatches; ++num_microbatches) {
         const PipelineRun run = simulate_pipeline(plans_of_all_stages(Schedule::kZbH1, size, num_microbatches, 1), 1,
