@@ -325,6 +325,9 @@ class Resolver {
   }
 
   bool interleaves() const { return takes_chunks(c_.parallel.schedule); }
+  bool needs_stages() const {
+    return interleaves() && (c_.parallel.schedule != Schedule::kAuto || c_.parallel.chunks > 1);
+  }
 
   // Returns the pipeline sizes that suit the layers, the chunks, the schedule and, with `dp` replicas (0: any), the
   // number of ranks.
@@ -334,7 +337,7 @@ class Resolver {
       const bool layers_fit = c_.parallel.layers_per_chunk == kEvenLayers
                                   ? c_.model.layers % (pp * c_.parallel.chunks) == 0
                                   : c_.model.layers >= pp * c_.parallel.chunks;
-      const bool schedule_fits = pp > 1 || !interleaves();
+      const bool schedule_fits = pp > 1 || !needs_stages();
       if (layers_fit && schedule_fits && suits_world(c_.parallel.tp, pp, dp)) fits.push_back(pp);
     }
     return fits;
@@ -347,7 +350,10 @@ class Resolver {
       add("parallel.chunks: {} needs parallel.schedule interleaved, got {}; set parallel.chunks to 1, or "
           "parallel.schedule to interleaved",
           p.chunks, schedule);
-    if (interleaves() && p.pp < 2)
+    if (needs_stages() && p.pp < 2 && p.schedule == Schedule::kAuto)
+      add("parallel.chunks: {} needs parallel.pp >= 2, got {}; set parallel.chunks to 1{}", p.chunks, p.pp,
+          or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
+    else if (needs_stages() && p.pp < 2)
       add("parallel.schedule: {} needs parallel.pp >= 2, got {}; set parallel.schedule to 1f1b{}", schedule, p.pp,
           or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
 

@@ -64,7 +64,8 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
 
 // Handles the groups of this rank one after another, in an order that all their members share (see own_edges).
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
-  const bool needs_memory = config.parallel.recompute == Recompute::kAuto;
+  const bool needs_memory =
+      config.parallel.recompute == Recompute::kAuto || config.parallel.schedule == Schedule::kAuto;
   const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
   if (device.kind() == DeviceKind::kCpu && !needs_memory && !tp && !dp && !pp) return;
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];

@@ -10,6 +10,7 @@
 #include "kernels/core/dims.h"
 #include "lib/config/axis_fields.h"
 #include "lib/engine/wanted_copies.h"
+#include "lib/model/layer_division.h"
 #include "lib/model/parameter.h"
 #include "lib/optim/flat_layout.h"
 
@@ -103,6 +104,7 @@ class Planner {
     if (auto done = plan_stages(); !done) return done.error();
     if (auto done = plan_attention(); !done) return done.error();
     if (auto done = plan_gemms(); !done) return done.error();
+    plan_schedule();
     plan_recompute();
     return std::move(plan_);
   }
@@ -255,17 +257,71 @@ class Planner {
     return {};
   }
 
-  // auto: chooses the first level that fits into every rank's memory. Ranks of one stage need the same amount.
-  void plan_recompute() {
+  // auto: chooses the schedule whose pipeline is the fastest by the simulator, of those that fit into every rank's
+  // memory and need no more recompute.
+  void plan_schedule() {
     plan_.recompute = config_.parallel.recompute;
+    const ParallelConfig& p = config_.parallel;
+    if (p.schedule != Schedule::kAuto) return;
+    const Schedule whole = p.chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B, split = Schedule::kZbH1;
+    const auto choose = [&](Schedule schedule, const std::string& why) {
+      plan_.schedule = schedule;
+      add(fmt::format("schedule: {} (parallel.schedule: auto: {})", enum_name(schedule), why));
+    };
+    if (p.pp == 1 || p.chunks > 1 || kind_ != EngineKind::kTraining)
+      return choose(whole, "the only one for this number of stages and chunks");
+    const auto seconds_of = [&](Schedule schedule) {
+      Config tried = config_;
+      tried.parallel.schedule = schedule;
+      return step_seconds(tried, microbatches(config_));
+    };
+    const double seconds = seconds_of(whole), split_seconds = seconds_of(split);
+    const std::string times =
+        fmt::format("pipelines of a step take an estimated {:.4g} ms with {} and {:.4g} ms with {}", 1e3 * seconds,
+                    enum_name(whole), 1e3 * split_seconds, enum_name(split));
+    if (split_seconds >= seconds) return choose(whole, times);
+    const std::optional<Recompute> needed = recompute_that_fits(split), least = recompute_that_fits(whole);
+    if (needed && (*needed > *least || *needed > p.recompute))
+      return choose(whole, times + ", but the latter needs more memory than there is");
+    choose(split, times + (needed ? "" : "; the free memory is unknown"));
+  }
+
+  // auto: chooses the first level that fits into every rank's memory.
+  void plan_recompute() {
     if (plan_.recompute != Recompute::kAuto) return;
-    const Config tried = with_plan(config_, plan_);
+    const Schedule schedule = plan_.schedule.value_or(config_.parallel.schedule);
+    const auto level = recompute_that_fits(schedule);
+    if (!level) return;
+    plan_.recompute = *level;
+    const std::map<int, int64_t> available = available_bytes(with_plan(config_, plan_)).value();
+    int64_t least = available.begin()->second;
+    for (const auto& [stage, bytes] : available) least = std::min(least, bytes);
+    add(fmt::format("recompute: {}, with {} per rank (parallel.recompute: auto)", enum_name(plan_.recompute),
+                    format_bytes(least)));
+  }
+
+  // Returns the first level of recompute that fits into every rank's memory, else full; none if the free memory is
+  // unknown.
+  std::optional<Recompute> recompute_that_fits(Schedule schedule) const {
+    Config tried = with_plan(config_, plan_);
+    tried.parallel.schedule = schedule;
+    const auto available = available_bytes(tried);
+    if (!available) return std::nullopt;
+    Recompute level = Recompute::kNone;
+    for (const auto& [stage, bytes] : *available)
+      level = std::max(level, least_recompute(tried, mesh_of(config_, 0).moved("pp", stage), bytes));
+    return level;
+  }
+
+  // Returns the bytes of each stage's ranks, the minimum over them, since they need the same amount; none if they are
+  // unknown.
+  std::optional<std::map<int, int64_t>> available_bytes(const Config& tried) const {
     Arena on_paper;
     take_kernel_workspace(tried, mesh_of(tried, 0), on_paper);
     const int64_t paper_workspace = on_paper.used();
-    std::map<int, int64_t> available;  // by stage, the minimum over its ranks
+    std::map<int, int64_t> available;
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
-      if (!facts_[rank].free_bytes) return;
+      if (!facts_[rank].free_bytes) return std::nullopt;
       const Mesh mesh = mesh_of(config_, static_cast<int>(rank));
       int64_t mine = room_for_arena(plan_.device.kind, *facts_[rank].free_bytes, facts_[rank].node_size);
       // The levels are measured with the workspace of the simulated device, so replace this rank's by that.
@@ -273,15 +329,7 @@ class Planner {
       const auto [known, is_new] = available.try_emplace(mesh.axis("pp").rank, mine);
       if (!is_new) known->second = std::min(known->second, mine);
     }
-    plan_.recompute = Recompute::kNone;
-    int64_t least = available.begin()->second;
-    for (const auto& [stage, bytes] : available) {
-      const Mesh place = mesh_of(config_, 0).moved("pp", stage);
-      plan_.recompute = std::max(plan_.recompute, least_recompute(tried, place, bytes));
-      least = std::min(least, bytes);
-    }
-    add(fmt::format("recompute: {}, with {} per rank (parallel.recompute: auto)", enum_name(plan_.recompute),
-                    format_bytes(least)));
+    return available;
   }
 
   const Config& config_;
@@ -349,6 +397,7 @@ Config with_plan(Config config, const JobPlan& plan) {
   }
   p.pp_transfers = copies == 0 ? PpTransfers::kMessages : copies == edges ? PpTransfers::kCopies : PpTransfers::kAuto;
   p.recompute = plan.recompute;
+  if (plan.schedule) p.schedule = *plan.schedule;
   return config;
 }
 

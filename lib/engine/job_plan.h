@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct JobPlan {
   DevicePlan device;
   Transfers tp = Transfers::kCollectives, dp = Transfers::kCollectives;  // never auto
   std::vector<PpTransfers> pp;                                           // [world rank]: to the next stage; never auto
+  std::optional<Schedule> schedule;                                      // if the config has auto
   Recompute recompute = Recompute::kNone;  // auto only if the free memory is unknown (facts_on_paper)
   std::vector<std::string> lines;          // one decision per line, with its reason, for the log
   std::vector<std::string> warnings;       // settings that are needlessly slow or have no effect

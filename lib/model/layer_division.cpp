@@ -1,11 +1,12 @@
 #include "lib/model/layer_division.h"
 
+#include <algorithm>
 #include <numeric>
 #include <tuple>
 
 #include "lib/config/layer_counts.h"
 #include "lib/model/flops.h"
-#include "lib/schedule/plan.h"
+#include "lib/schedule/pipeline.h"
 
 namespace tri {
 namespace {
@@ -56,7 +57,60 @@ std::vector<int> balanced_counts(const Config& config) {
   return counts;
 }
 
+// The costs of the virtual stages in seconds.
+std::vector<StageCost> stage_costs(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  const ClusterConfig& cluster = config.cluster;
+  const Layers layers = layers_of_model(config);
+  const double tokens = static_cast<double>(config.data.micro_batch) * config.model.seq_len / p.cp;
+  const double second = cluster.rank_tflops * 1e12 * p.tp / tokens;  // FLOPs per token in one second
+  const double rows = tokens * config.model.hidden * 2;              // bytes
+  // A layer's backward pass has two gathers and two reduces.
+  const double tp_transfers = 4 * rows * (p.tp - 1) / p.tp / (cluster.node_gb_per_s * 1e9);
+  std::vector<StageCost> costs;
+  LayerRange range;
+  for (const int count : layer_counts(config)) {
+    range = {.first = range.first + range.count, .count = count};
+    double linear = 0, core = 0;
+    layers.for_kinds(range, [&](const LayerSpec& layer, int alike) {
+      const double attention = layer.attention.core_flops_per_token(AttentionWork::kCausal);
+      linear += alike * (layer.flops_per_token(AttentionWork::kCausal) - attention) * (layer.fp8 ? kFp8Share : 1);
+      core += alike * attention;
+    });
+    // The forward pass has a third of these FLOPs, the weights' gradients have a third of the linears'.
+    StageCost cost{.forward = (linear + core) / 3 / second, .transfer = rows / p.tp / (cluster.network_gb_per_s * 1e9)};
+    const double weight = linear / 3 / second, transfers = count * tp_transfers;
+    cost.backward = (linear + 2 * core) / 3 / second + (p.recompute == Recompute::kFull ? cost.forward : 0);
+    if (splits_backward(p.schedule)) {
+      cost.weight = weight;
+      cost.backward += transfers;
+    } else {
+      cost.backward += std::max(weight, transfers);  // the weights' gradients hide the transfers
+    }
+    costs.push_back(cost);
+  }
+  const Work work = work_of(config);
+  costs.front().forward += work.embedding / 2 / second;
+  costs.front().backward += work.embedding / 2 / second;
+  costs.back().backward += work.head / second;
+  return costs;
+}
+
 }  // namespace
+
+double step_seconds(const Config& config, int num_microbatches) {
+  const ParallelConfig& p = config.parallel;
+  const std::vector<StageCost> costs = stage_costs(config);
+  // A full pipeline takes the time of its slowest rank for each further microbatch.
+  const int simulated = std::min(num_microbatches, 4 * p.pp);
+  std::vector<double> work(static_cast<size_t>(p.pp), 0);
+  for (size_t stage = 0; stage < costs.size(); ++stage)
+    work[static_cast<size_t>(rank_of_stage(p.schedule, p.pp, static_cast<int>(stage)))] +=
+        costs[stage].forward + costs[stage].backward + costs[stage].weight;
+  const PipelineRun run = simulate_pipeline(plans_of_all_stages(p.schedule, p.pp, simulated, p.chunks), p.chunks, costs,
+                                            p.overlap_pp ? Overlap::kOn : Overlap::kOff);
+  return run.makespan + (num_microbatches - simulated) * *std::ranges::max_element(work);
+}
 
 bool divides_evenly(const Config& config) { return config.parallel.layers_per_chunk == kEvenLayers; }
 

@@ -84,7 +84,7 @@ struct ScheduleRow {
   Plan (*make)(Axis pp, int num_microbatches, int chunks);
 };
 
-constexpr ScheduleRow kSchedules[] = {
+constexpr ScheduleRow kRows[] = {
     {Schedule::kGpipe, false, false, gpipe},
     {Schedule::k1F1B, false, false, one_f_one_b},
     {Schedule::kInterleaved, true, false, interleaved},
@@ -92,8 +92,8 @@ constexpr ScheduleRow kSchedules[] = {
 };
 
 const ScheduleRow& row_of(Schedule schedule) {
-  const auto* row = std::ranges::find(kSchedules, schedule, &ScheduleRow::schedule);
-  TRI_REQUIRE(row != std::end(kSchedules), "schedule {} has no row", static_cast<int>(schedule));
+  const auto* row = std::ranges::find(kRows, schedule, &ScheduleRow::schedule);
+  TRI_REQUIRE(row != std::end(kRows), "schedule {} has no row", static_cast<int>(schedule));
   return *row;
 }
 
@@ -137,9 +137,9 @@ int max_between(const Plan& plan, int chunk, ActionKind begin, ActionKind end) {
 
 }  // namespace
 
-bool takes_chunks(Schedule schedule) { return row_of(schedule).takes_chunks; }
+bool takes_chunks(Schedule schedule) { return schedule == Schedule::kAuto || row_of(schedule).takes_chunks; }
 
-bool splits_backward(Schedule schedule) { return row_of(schedule).splits_backward; }
+bool splits_backward(Schedule schedule) { return schedule != Schedule::kAuto && row_of(schedule).splits_backward; }
 
 Plan make_plan(Schedule schedule, Axis pp, int num_microbatches, int chunks) {
   const ScheduleRow& row = row_of(schedule);

@@ -16,14 +16,15 @@
 
 namespace tri {
 
-enum class Schedule { kGpipe, k1F1B, kInterleaved, kZbH1 };
+// kAuto: the job's plan chooses one of the others (lib/engine/job_plan.h); it has no plans.
+enum class Schedule { kGpipe, k1F1B, kInterleaved, kZbH1, kAuto };
 
 template <>
 struct EnumNames<Schedule> {
-  static constexpr std::array table{std::pair{Schedule::kGpipe, std::string_view("gpipe")},
-                                    std::pair{Schedule::k1F1B, std::string_view("1f1b")},
-                                    std::pair{Schedule::kInterleaved, std::string_view("interleaved")},
-                                    std::pair{Schedule::kZbH1, std::string_view("zb_h1")}};
+  static constexpr std::array table{
+      std::pair{Schedule::kGpipe, std::string_view("gpipe")}, std::pair{Schedule::k1F1B, std::string_view("1f1b")},
+      std::pair{Schedule::kInterleaved, std::string_view("interleaved")},
+      std::pair{Schedule::kZbH1, std::string_view("zb_h1")}, std::pair{Schedule::kAuto, std::string_view("auto")}};
 };
 
 // How transfers between stages overlap compute. kOff: each send must end before the next compute action starts;
@@ -61,9 +62,12 @@ constexpr bool is_compute(ActionKind kind) {
   return kind == ActionKind::kForward || kind == ActionKind::kBackward || kind == ActionKind::kWeight;
 }
 
+// All schedules that have plans.
+inline constexpr std::array kSchedules{Schedule::kGpipe, Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZbH1};
+
 // Whether the schedule supports several chunks per rank.
 bool takes_chunks(Schedule schedule);
-// Whether the schedule's plans have kWeight actions.
+// Whether the schedule's plans have kWeight actions; those of kAuto, which is not chosen yet, have none.
 bool splits_backward(Schedule schedule);
 
 // Returns only the compute actions of this pp rank. Needs chunks == 1 unless takes_chunks(schedule). Microbatches go

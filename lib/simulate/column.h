@@ -1,5 +1,5 @@
 // A fast simulation of one pipeline ("column": the pp stages of one dp and tp rank), with the same plans and rules as
-// lib/simulate/pipeline.h but without spans. If the stages are equal, it simulates only a few microbatches: once the
+// lib/schedule/pipeline.h but without spans. If the stages are equal, it simulates only a few microbatches: once the
 // pipeline is full, every pp microbatches take the same time.
 #pragma once
 

@@ -386,7 +386,7 @@ PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& 
     if (field == "parallel.chunks") pinned.chunks = p.chunks;
     if (field == "parallel.bucket_elements") pinned.buckets = true;
     if (field == "parallel.zero") pinned.zero = p.zero;
-    if (field == "parallel.schedule") pinned.schedule = p.schedule;
+    if (field == "parallel.schedule" && p.schedule != Schedule::kAuto) pinned.schedule = p.schedule;
     if (field == "parallel.layers_per_chunk") pinned.layers_per_chunk = p.layers_per_chunk;
     if (field == "parallel.recompute" && p.recompute != Recompute::kAuto) pinned.recompute = p.recompute;
   }

@@ -83,7 +83,9 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks) {
   p.dp = static_cast<int>(ranks / stages);
   p.ep = asked.ep;
   p.chunks = asked.chunks;
-  p.schedule = asked.schedule;
+  p.schedule = asked.schedule != Schedule::kAuto ? asked.schedule
+               : asked.chunks > 1                ? Schedule::kInterleaved
+                                                 : Schedule::k1F1B;
   p.layers_per_chunk = asked.layers_per_chunk;
   config.data.micro_batch = micro_batch;
   return resolved;

@@ -57,13 +57,15 @@ struct Layout {
   int tp, pp, dp, chunks, zero;
   Dtype compute;
   bool tied;
+  std::string layers = "even";  // parallel.layers_per_chunk
 };
 
 void expect_covered(const Layout& l, OptimizerKind optimizer) {
   const auto device = make_cpu_device();
   SCOPED_TRACE(testing::Message() << "tp " << l.tp << " pp " << l.pp << " dp " << l.dp << " chunks " << l.chunks
                                   << " zero " << l.zero << " tied " << l.tied << " " << enum_name(optimizer));
-  const Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied, optimizer);
+  Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied, optimizer);
+  config.parallel.layers_per_chunk = l.layers;
   const OptimizerRow& row = optimizer_row(optimizer);
   constexpr float kAverageShift = 0.125f;
   const auto shift_of = [](size_t state) { return 0.25f * static_cast<float>(state + 1); };  // exact when added
@@ -152,9 +154,11 @@ TEST(StateShards, have_the_types_of_their_memory) {
 
 TEST(StateShards, written_ones_cover_every_tensor_once_on_any_layout) {
   for (const OptimizerRow& row : optimizers())
-    for (const Layout& l : {Layout{1, 1, 1, 1, 0, Dtype::kF32, false}, Layout{2, 2, 2, 1, 1, Dtype::kF32, true},
-                            Layout{2, 1, 2, 1, 2, Dtype::kBF16, false}, Layout{1, 2, 2, 2, 0, Dtype::kBF16, true},
-                            Layout{2, 2, 2, 2, 1, Dtype::kBF16, true}, Layout{1, 1, 4, 1, 1, Dtype::kF32, true}})
+    for (const Layout& l :
+         {Layout{1, 1, 1, 1, 0, Dtype::kF32, false}, Layout{2, 2, 2, 1, 1, Dtype::kF32, true},
+          Layout{2, 1, 2, 1, 2, Dtype::kBF16, false}, Layout{1, 2, 2, 2, 0, Dtype::kBF16, true},
+          Layout{2, 2, 2, 2, 1, Dtype::kBF16, true}, Layout{1, 1, 4, 1, 1, Dtype::kF32, true},
+          Layout{2, 2, 2, 1, 1, Dtype::kF32, true, "3,1"}, Layout{1, 3, 1, 1, 0, Dtype::kBF16, false, "auto"}})
       expect_covered(l, row.kind);
 }
 

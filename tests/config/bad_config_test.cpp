@@ -474,6 +474,8 @@ const Combination kBadCombinations[] = {
     {"parallel: {pp: 2, chunks: 2}", 2,
      "parallel.chunks: 2 needs parallel.schedule interleaved, got 1f1b; set parallel.chunks to 1, or "
      "parallel.schedule to interleaved"},
+    {"parallel: {schedule: auto, chunks: 2}", 1,
+     "parallel.chunks: 2 needs parallel.pp >= 2, got 1; set parallel.chunks to 1"},
     {"parallel: {schedule: interleaved}", 4,
      "parallel.schedule: interleaved needs parallel.pp >= 2, got 1; set parallel.schedule to 1f1b, or set "
      "parallel.pp to 2 or 4"},

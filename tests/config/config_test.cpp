@@ -10,6 +10,7 @@
 
 #include "lib/config/batch_sizes.h"
 #include "lib/config/fields.h"
+#include "lib/config/layer_counts.h"
 #include "lib/config/nearest.h"
 
 namespace tri {
@@ -258,6 +259,16 @@ metrics: {log_every: 2, log: debug, log_ranks: true, ranks_every: 3, fp8_every: 
 cluster: {ranks_per_node: 4, rank_tflops: 1.5, node_gb_per_s: 2.5, network_gb_per_s: 3.5, storage_gb_per_s: 4.5,
           rank_mtbf_hours: 5.5}
 )");
+}
+
+TEST(LayerCounts, are_read_and_written_with_runs) {
+  EXPECT_EQ(parse_layer_counts("9,9,8"), (std::vector{9, 9, 8}));
+  EXPECT_EQ(parse_layer_counts(" 2x9 8 "), (std::vector{9, 9, 8}));
+  EXPECT_EQ(layer_counts_text({9, 9, 8, 9}), "2x9,8,9");
+  for (const char* text : {"", "auto", "0", "3,-1", "2x", "x2", "0x3", "1.5", "100000x2,1", "3;4"})
+    EXPECT_FALSE(parse_layer_counts(text)) << text;
+  EXPECT_EQ(parse("parallel: {layers_per_chunk: [3, 2]}").parallel.layers_per_chunk, "3,2");
+  EXPECT_EQ(Config{}.parallel.layers_per_chunk, kEvenLayers);
 }
 
 TEST(ResolvedYaml, parses_back_to_an_equal_config) {

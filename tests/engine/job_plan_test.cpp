@@ -300,6 +300,40 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
 }
 
 // One GPU per rank. A pass that no kernel supports is refused here, before memory is allocated; a slow one is reported.
+TEST(PlanJob, schedule_auto_is_the_fastest_that_fits_on_every_rank) {
+  Config config = config_of({.pp = 4});
+  config.parallel.schedule = Schedule::kAuto;
+  const auto chosen = [&](const JobFacts& facts, EngineKind kind = EngineKind::kTraining) {
+    const JobPlan plan = value_or_throw(plan_job(config, facts, kind));
+    const Config planned = with_plan(config, plan);
+    EXPECT_EQ(planned.parallel.schedule, plan.schedule);
+    EXPECT_NE(to_string(plan).find("parallel.schedule: auto: "), std::string::npos) << to_string(plan);
+    return planned.parallel.schedule;
+  };
+  JobFacts facts = on_cpus(4, 4);
+  EXPECT_EQ(chosen(facts), Schedule::kZbH1) << "unknown memory";
+  EXPECT_EQ(chosen(facts, EngineKind::kInference), Schedule::k1F1B);
+  // Memory that 1F1B just needs: the last stage keeps one microbatch there, and four with zb_h1.
+  Config whole = config;
+  whole.parallel.schedule = Schedule::k1F1B;
+  for (const bool ample : {true, false}) {
+    for (size_t rank = 0; rank < facts.size(); ++rank) {
+      Arena arena;
+      allocate_rank(whole, mesh_of(whole, static_cast<int>(rank)), arena);
+      facts[rank].free_bytes = (ample ? 100 : 1) * 2 * int64_t{facts[rank].node_size} * arena.used();
+    }
+    EXPECT_EQ(chosen(facts), ample ? Schedule::kZbH1 : Schedule::k1F1B);
+  }
+  config = config_of({.pp = 2, .chunks = 2});
+  config.parallel.schedule = Schedule::kAuto;
+  EXPECT_EQ(chosen(on_cpus(2, 2)), Schedule::kInterleaved);
+  config = config_of({});
+  config.parallel.schedule = Schedule::kAuto;
+  EXPECT_EQ(chosen(on_cpus(1, 1)), Schedule::k1F1B);
+  config.parallel.schedule = Schedule::kGpipe;
+  EXPECT_FALSE(value_or_throw(plan_job(config, on_cpus(1, 1))).schedule) << "the config's own";
+}
+
 TEST(PlanJob, chunks_of_sequences_are_whole_tiles_on_gpus) {
   Config config = config_of({});
   config.parallel.cp = 2;

@@ -18,7 +18,7 @@
 #include "lib/comm/host/messages.h"
 #include "lib/observe/timeline/hang_trace.h"
 #include "lib/parallel/mesh.h"
-#include "lib/simulate/pipeline.h"
+#include "lib/schedule/pipeline.h"
 #include "tests/hangs/stream_task.h"
 #include "tests/io/temporary_folder.h"
 #include "tests/observe/perfetto_decoder.h"

@@ -14,14 +14,14 @@ namespace {
 
 template <class Check>  // check(plan, pp, chunks)
 void for_all_plans(Check check) {
-  for (const auto& [schedule, name] : EnumNames<Schedule>::table)
+  for (const Schedule schedule : kSchedules)
     for (int chunks = 1; chunks <= (takes_chunks(schedule) ? 3 : 1); ++chunks)
       for (int size = 1; size <= 4; ++size)
         for (int rank = 0; rank < size; ++rank)
           for (int num_microbatches = 1; num_microbatches <= 12; ++num_microbatches) {
             const Axis pp{rank, size};
-            SCOPED_TRACE(fmt::format("{} stage {} of {}, num_microbatches {}, chunks {}", name, rank, size,
-                                     num_microbatches, chunks));
+            SCOPED_TRACE(fmt::format("{} stage {} of {}, num_microbatches {}, chunks {}", enum_name(schedule), rank,
+                                     size, num_microbatches, chunks));
             check(with_transfers(make_plan(schedule, pp, num_microbatches, chunks), pp, chunks), pp, chunks);
             check(with_transfers(forward_only(pp, num_microbatches, chunks), pp, chunks), pp, chunks);
           }

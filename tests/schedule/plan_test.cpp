@@ -77,9 +77,11 @@ int most_in_flight(const Plan& plan) {
 }
 
 TEST(Plan, every_schedule_is_tested) {
-  ASSERT_EQ(std::size(kExpected), EnumNames<Schedule>::table.size());
-  for (const auto& [schedule, name] : EnumNames<Schedule>::table)
-    EXPECT_TRUE(std::ranges::count(kExpected, schedule, &Expected::schedule) == 1) << name;
+  ASSERT_EQ(std::size(kExpected), kSchedules.size());
+  for (const Schedule schedule : kSchedules)
+    EXPECT_TRUE(std::ranges::count(kExpected, schedule, &Expected::schedule) == 1) << enum_name(schedule);
+  EXPECT_EQ(kSchedules.size() + 1, EnumNames<Schedule>::table.size()) << "auto is one of the others";
+  EXPECT_THROW(make_plan(Schedule::kAuto, {0, 2}, 4, 1), Fatal);
 }
 
 TEST(Plan, each_microbatch_goes_forward_once_and_backward_once_in_order) {

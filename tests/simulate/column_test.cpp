@@ -9,7 +9,7 @@
 
 #include "io/base/enum_names.h"
 #include "io/base/error.h"
-#include "lib/simulate/pipeline.h"
+#include "lib/schedule/pipeline.h"
 
 namespace tri {
 namespace {
@@ -38,14 +38,14 @@ PipelineRun reference(const ColumnCosts& costs) {
 }
 
 TEST(Column, equals_the_simulator_of_pipelines) {
-  for (const auto& [schedule, name] : EnumNames<Schedule>::table)
+  for (const Schedule schedule : kSchedules)
     for (int chunks = 1; chunks <= (takes_chunks(schedule) ? 4 : 1); ++chunks)
       for (int stages = 1; stages <= 6; ++stages)
         for (const int num_microbatches : {1, 2, 3, 5, 8, 12, 17})
           for (const double transfer : {0.0, 0.25, 1.5, 4.0})
             for (const StageTransfers transfers : {StageTransfers::kConcurrent, StageTransfers::kBlocked}) {
-              SCOPED_TRACE(fmt::format("{} p {} v {} m {} transfer {} mode {}", name, stages, chunks, num_microbatches,
-                                       transfer, static_cast<int>(transfers)));
+              SCOPED_TRACE(fmt::format("{} p {} v {} m {} transfer {} mode {}", enum_name(schedule), stages, chunks,
+                                       num_microbatches, transfer, static_cast<int>(transfers)));
               ColumnCosts costs = uneven_costs(schedule, stages, chunks, num_microbatches, transfer);
               costs.transfers = transfers;
               const PipelineRun run = reference(costs);
@@ -69,15 +69,15 @@ TEST(Column, equals_the_simulator_of_pipelines) {
 }
 
 TEST(Column, extended_steady_state_equals_every_microbatch) {
-  for (const auto& [schedule, name] : EnumNames<Schedule>::table)
+  for (const Schedule schedule : kSchedules)
     for (const int chunks : takes_chunks(schedule) ? std::vector{1, 2, 3, 6} : std::vector{1})
       for (const int stages : {1, 2, 4, 8})
         for (const int num_microbatches : {3, 16, 37, 64, 101, 192})
           for (const double transfer : {0.0, 0.1, 0.5, 1.5, 4.0})
             for (const StageTransfers transfers :
                  {StageTransfers::kConcurrent, StageTransfers::kBlocked, StageTransfers::kCoupled}) {
-              SCOPED_TRACE(fmt::format("{} p {} v {} m {} transfer {} mode {}", name, stages, chunks, num_microbatches,
-                                       transfer, static_cast<int>(transfers)));
+              SCOPED_TRACE(fmt::format("{} p {} v {} m {} transfer {} mode {}", enum_name(schedule), stages, chunks,
+                                       num_microbatches, transfer, static_cast<int>(transfers)));
               ColumnCosts costs = uneven_costs(schedule, stages, chunks, num_microbatches, transfer);
               costs.transfers = transfers;
               const ColumnTimes whole = time_whole_column(costs), extended = time_column(costs);

@@ -1,6 +1,6 @@
 // Pipelines in simulated time, over every schedule, pp <= 8, chunks <= 4 and num_microbatches <= 32. Times are small
 // integers or halves, so that sums are exact and equality means equality.
-#include "lib/simulate/pipeline.h"
+#include "lib/schedule/pipeline.h"
 
 #include <gtest/gtest.h>
 
@@ -34,11 +34,11 @@ PipelineRun simulate(Schedule schedule, int size, int num_microbatches, int chun
 
 template <class Check>  // check(schedule, size, num_microbatches, chunks)
 void for_all_pipelines(Check check) {
-  for (const auto& [schedule, name] : EnumNames<Schedule>::table)
+  for (const Schedule schedule : kSchedules)
     for (int chunks = 1; chunks <= (takes_chunks(schedule) ? kMaxChunks : 1); ++chunks)
       for (int size = 1; size <= kMaxStages; ++size)
         for (int num_microbatches = 1; num_microbatches <= kMaxMicrobatches; ++num_microbatches) {
-          SCOPED_TRACE(fmt::format("{} p {}, m {}, v {}", name, size, num_microbatches, chunks));
+          SCOPED_TRACE(fmt::format("{} p {}, m {}, v {}", enum_name(schedule), size, num_microbatches, chunks));
           check(schedule, size, num_microbatches, chunks);
           if (::testing::Test::HasFailure()) return;  // one report is enough
         }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lib/observe/ranks/stragglers.h"
-#include "lib/simulate/pipeline.h"
+#include "lib/schedule/pipeline.h"
 
 namespace tri {
 namespace {

@@ -1,4 +1,4 @@
-// Predicts a step without a slow rank: runs the simulator of plans (lib/simulate/pipeline.h) on measured times.
+// Predicts a step without a slow rank: runs the simulator of plans (lib/schedule/pipeline.h) on measured times.
 #pragma once
 
 #include <optional>

@@ -8,7 +8,7 @@
 #include "lib/observe/status/check_report.h"
 #include "lib/observe/status/estimates.h"
 #include "lib/observe/status/order_report.h"
-#include "lib/simulate/pipeline.h"
+#include "lib/schedule/pipeline.h"
 
 namespace tri {
 namespace {

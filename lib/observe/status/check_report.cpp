@@ -15,8 +15,8 @@
 #include "lib/observe/status/order_report.h"
 #include "lib/observe/status/run_summary.h"
 #include "lib/optim/flat_layout.h"
+#include "lib/schedule/pipeline.h"
 #include "lib/simulate/document_samples.h"
-#include "lib/simulate/pipeline.h"
 
 namespace tri {
 namespace {

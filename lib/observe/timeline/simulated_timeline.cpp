@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "lib/simulate/pipeline.h"
+#include "lib/schedule/pipeline.h"
 
 namespace tri {
 namespace {

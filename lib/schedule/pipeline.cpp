@@ -1,4 +1,4 @@
-#include "lib/simulate/pipeline.h"
+#include "lib/schedule/pipeline.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,80 @@
+#include "lib/model/layer_division.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "lib/model/flops.h"
+
+namespace tri {
+namespace {
+
+Config config_of(int layers, int pp, int chunks, const std::string& counts) {
+  Config c;
+  c.model = {.layers = layers, .hidden = 256, .heads = 4, .vocab = 2048, .seq_len = 64};
+  c.data.global_batch = c.data.micro_batch;
+  c.parallel.pp = pp;
+  c.parallel.chunks = chunks;
+  if (chunks > 1) c.parallel.schedule = Schedule::kInterleaved;
+  c.parallel.layers_per_chunk = counts;
+  return value_or_throw(resolve_config(c, pp));
+}
+
+// The virtual stages hold all layers in order, whatever the division.
+TEST(LayerDivision, every_layer_is_in_one_virtual_stage) {
+  for (const auto& [layers, pp, chunks, counts] : {std::tuple(12, 4, 1, "even"),
+                                                   {12, 2, 3, "even"},
+                                                   {13, 4, 1, "auto"},
+                                                   {126, 16, 2, "auto"},
+                                                   {7, 7, 1, "auto"},
+                                                   {9, 2, 2, "1,4,2,2"},
+                                                   {9, 3, 1, "2x4 1"}}) {
+    const Config c = config_of(layers, pp, chunks, counts);
+    int next = 0;
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      for (int rank = 0; rank < pp; ++rank) {
+        const LayerRange range = layers_of(c, {rank, pp}, chunk);
+        EXPECT_EQ(range.first, next) << counts;
+        EXPECT_GE(range.count, 1) << counts;
+        EXPECT_EQ(range.count,
+                  layer_counts(c)[static_cast<size_t>(virtual_stage(c.parallel.schedule, {rank, pp}, chunk))]);
+        next += range.count;
+      }
+    EXPECT_EQ(next, layers) << counts;
+  }
+}
+
+// The head's FLOPs are those of 2.7 layers here, so its stage has fewer layers: no stage could give a layer to another
+// one and shorten the longest.
+TEST(LayerDivision, auto_balances_the_work_of_layers_embedding_and_head) {
+  for (const int layers : {8, 13, 26, 40}) {
+    const Config c = config_of(layers, 4, 1, "auto");
+    const std::vector<int> counts = layer_counts(c);
+    const double head = head_flops_per_token(c.model) * layers /
+                        (model_flops_per_token(c, AttentionWork::kCausal) - head_flops_per_token(c.model));
+    ASSERT_GT(head, 2);
+    ASSERT_LT(head, 3);
+    std::vector<double> work(counts.begin(), counts.end());
+    work.back() += head;
+    const auto [least, most] = std::ranges::minmax(work);
+    if (counts.back() > 1) {
+      EXPECT_LE(most - least, 1 + 1e-9) << layers;
+    }
+    EXPECT_LT(counts.back(), counts.front()) << layers;
+  }
+}
+
+TEST(LayerDivision, auto_counts_layers_that_multiply_fp8_or_are_recomputed_as_they_cost) {
+  Config c = config_of(40, 4, 1, "auto");
+  const int plain = layer_counts(c).back();
+  c.parallel.recompute = Recompute::kFull;
+  EXPECT_GE(layer_counts(c).back(), plain) << "layers cost more, so the head weighs less";
+  c.parallel.recompute = Recompute::kNone;
+  c.precision.compute = Dtype::kBF16;
+  c.precision.gemm = GemmFormat::kFp8;
+  EXPECT_LT(layer_counts(c).back(), plain);
+}
+
+}  // namespace
+}  // namespace tri
