@@ -20,7 +20,7 @@ run: CUDA = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DTRIREME_CUDA=GPU)
 run: START := $(shell date +%s)
 
 SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-storage soak-heal soak-fleet soak-doctor \
-  soak-slow soak-predict soak-cores soak-fresh
+  soak-slow soak-bubble soak-predict soak-cores soak-fresh
 # The interpreters that `make clients` installed, if any.
 ifneq ($(wildcard $(BUILD)/clients/bin/python),)
 export TRIREME_TEST_PYTHON ?= $(abspath $(BUILD)/clients/bin/python)

@@ -16,6 +16,8 @@
 #   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that take minutes to detect
 #   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: it is named within 3 windows,
 #                      and no other rank is. Needs an idle machine
+#   soak.sh bubble     bubbles of pipelines whose actions take equal times are within 10 % of the simulator's. Needs an idle
+#                      machine
 #   soak.sh predict    calibrated on smaller variants, the simulator predicts the quick start's step within 10 %. Needs an idle
 #                      machine
 #   soak.sh cores      parity, FP8 and golden tests with OpenBLAS' kernels for each processor that this one can stand in
@@ -30,7 +32,7 @@
 # JOBS                  number of compilers and tests that run concurrently
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kind=${1:?soak.sh clang|address|thread|crash|hang|storage|heal|fleet|doctor|slow|predict|cores|fresh}
+kind=${1:?soak.sh clang|address|thread|crash|hang|storage|heal|fleet|doctor|slow|bubble|predict|cores|fresh}
 jobs=${JOBS:-$(nproc)}
 verdict() {
   local status=$?
@@ -111,6 +113,10 @@ case $kind in
   slow)
     build
     bash tests/mp/slow_ranks_are_named.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_hangs" 10 20 "${ROUNDS:-3}" 256
+    ;;
+  bubble)
+    build
+    TRIREME_SOAK=1 "build-$kind/bin/test_schedule" --gtest_filter='*bubbles*'
     ;;
   predict)
     build

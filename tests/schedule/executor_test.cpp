@@ -6,11 +6,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <thread>
 
 #include "io/base/random.h"
 #include "lib/comm/peer/channel.h"
+#include "lib/schedule/pipeline.h"
 #include "tests/hangs/on_transfer.h"
 #include "tests/hangs/stream_task.h"
 #include "tests/schedule/local_group.h"
@@ -66,6 +68,7 @@ class ToyStage final : public StageCompute {
     EXPECT_EQ(first, dinput.empty());
     cpu_stream(compute_).submit([=, this] {
       delay_();
+      if (!splits_) delay_();  // for the gradients of weights
       for (int64_t i = 0; i < kElements; ++i) {
         const float dy = last ? 1.0f / static_cast<float>(microbatch + 1) : doutput.as<float>()[i];
         const double gradient = double{input.as<float>()[i]} * dy;
@@ -183,8 +186,9 @@ std::vector<Rank> make_ranks(const Case& c) {
   return ranks;
 }
 
-// Runs all stages, each on its own thread, `rounds` times with the same buffers.
-Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
+// Runs all stages, each on its own thread, `rounds` times with the same buffers. `part`: how long a forward takes, and
+// each half of a backward.
+Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1, std::chrono::milliseconds part = {}) {
   auto forward = std::make_shared<LocalExchange>(), backward = std::make_shared<LocalExchange>();
   Outcome outcome{0, std::vector<double>(static_cast<size_t>(c.pp * c.chunks))};
   std::mutex mutex;
@@ -203,7 +207,10 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
       std::vector<std::unique_ptr<Stream>> streams;
       for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(local.device->make_stream(name));
       LocalGroup forward_group(rank, c.pp, forward, delay), backward_group(rank, c.pp, backward, delay);
-      ToyStage stage(c.schedule, pp, c.chunks, *streams[0], delay);
+      ToyStage stage(c.schedule, pp, c.chunks, *streams[0], [&] {
+        if (part.count() > 0) std::this_thread::sleep_for(part);
+        delay();
+      });
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
       if (!c.copies) {
         local.recv_forward = std::make_unique<MessageChannel>(forward_group, previous);
@@ -277,6 +284,27 @@ TEST(Executor, random_delays_change_nothing) {
       EXPECT_EQ(run_on_threads(with_copies, seed), expected_outcome(c)) << seed << " copies";
       EXPECT_GT(transfers, 0u);
     }
+}
+
+// `make soak-bubble`: it needs a machine that lets threads wake up in time.
+TEST(Executor, bubbles_are_those_of_the_simulator) {
+  if (std::getenv("TRIREME_SOAK") == nullptr) GTEST_SKIP() << "set TRIREME_SOAK to measure bubbles";
+  constexpr std::chrono::milliseconds kPart(40);
+  for (const Case& c : {Case{Schedule::kGpipe, 4, 8, 1}, Case{Schedule::k1F1B, 4, 8, 1}, Case{Schedule::kZbH1, 4, 8, 1},
+                        Case{Schedule::kZbH1, 2, 4, 1}, Case{Schedule::kInterleaved, 4, 8, 2}}) {
+    const std::vector<StageCost> costs(static_cast<size_t>(c.pp * c.chunks), equal_parts(c.schedule));
+    const double predicted = simulate_pipeline(plans_of_all_stages(c.schedule, c.pp, c.num_microbatches, c.chunks),
+                                               c.chunks, costs, Overlap::kOn)
+                                 .bubble;
+    const auto begin = std::chrono::steady_clock::now();
+    run_on_threads(c, 0, 1, kPart);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    const double work = 3.0 * c.num_microbatches * c.chunks * std::chrono::duration<double>(kPart).count();
+    const double measured = seconds.count() / work - 1;
+    fmt::print("{} pp {}, {} microbatches, {} chunks: bubble {:.1f} %, simulated {:.1f} %\n", enum_name(c.schedule),
+               c.pp, c.num_microbatches, c.chunks, 100 * measured, 100 * predicted);
+    EXPECT_NEAR(measured, predicted, 0.1 * predicted) << enum_name(c.schedule);
+  }
 }
 
 TEST(Executor, buffers_carry_over_from_step_to_step) {
