@@ -87,6 +87,13 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"llama_8b", 8, {"optimizer.name=muon", "parallel.tp=1", "parallel.zero=2", "parallel.recompute=full"}},
       {"gpt_13b", 16, {"optimizer.name=muon", "parallel.tp=2", "parallel.pp=2", "optimizer.moments=bf16"}},
       {"gpt2_124m", 1, {"optimizer.name=muon"}},
+      // Gradients that wait for the weights', and inputs that are recomputed for them; uneven stages.
+      {"gpt_13b", 16, {"parallel.tp=2", "parallel.pp=4", "parallel.schedule=zb_h1", "parallel.recompute=none"}},
+      {"llama_8b", 8, {"parallel.tp=1", "parallel.pp=4", "parallel.schedule=zb_h1", "parallel.zero=2"}},
+      {"llama_8b", 16, {"parallel.pp=2", "parallel.schedule=zb_h1", "parallel.recompute=full"}},
+      {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.tp=2", "parallel.pp=2", "parallel.schedule=zb_h1"}},
+      {"mixtral_8x7b", 64, {"parallel.pp=4", "parallel.schedule=zb_h1", "parallel.recompute=full"}},
+      {"gpt_13b", 24, {"parallel.tp=2", "parallel.pp=3", "parallel.layers_per_chunk=auto"}},
       // Experts, whose memory is that of the rows with parallel.ep_capacity.
       {"qwen3_30b_a3b", 16, {}},
       {"qwen3_30b_a3b", 64, {"parallel.recompute=none"}},
