@@ -20,7 +20,8 @@ constexpr std::string_view kStyle = R"(<style>
   .tp { fill: #c27c00; } .dp { fill: #d55e00; } .pp { fill: #3a94c8; }
   .tp-line { stroke: #c27c00; stroke-width: 1.5; } .dp-line { stroke: #d55e00; stroke-width: 1.5; }
   .pp-line { stroke: #3a94c8; stroke-width: 1.5; } .lane { stroke-width: 5; }
-  .forward { fill: #0072b2; } .backward { fill: #7a3b9a; } .update { fill: #009e73; } .later { opacity: 0.72; }
+  .forward { fill: #0072b2; } .backward { fill: #7a3b9a; } .weight { fill: #b07cc6; } .update { fill: #009e73; }
+  .later { opacity: 0.72; }
   .wait { fill: #ffffff; opacity: 0.6; } rect.wait { fill: #bdc3ca; opacity: 1; }
   @media (prefers-color-scheme: dark) {
     .ground { fill: #15181c; } .ink { fill: #e6e9ed; } .faint { fill: #9aa5b1; }
@@ -28,7 +29,7 @@ constexpr std::string_view kStyle = R"(<style>
     .cell { fill: #232930; stroke: #4a535e; }
     .tp { fill: #e69f00; } .dp { fill: #d9702a; } .pp { fill: #56b4e9; }
     .tp-line { stroke: #e69f00; } .dp-line { stroke: #d9702a; } .pp-line { stroke: #56b4e9; }
-    .forward { fill: #2b86c5; } .backward { fill: #a373c4; } .update { fill: #12a97e; }
+    .forward { fill: #2b86c5; } .backward { fill: #a373c4; } .weight { fill: #6e4390; } .update { fill: #12a97e; }
   }
 </style>
 )";

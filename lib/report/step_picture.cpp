@@ -120,6 +120,7 @@ class StepPicture {
   static std::string_view kind_of(const std::string& name, bool is_later) {
     if (name == "F") return is_later ? "forward later" : "forward";
     if (name == "B") return is_later ? "backward later" : "backward";
+    if (name == "W") return is_later ? "weight later" : "weight";
     return is_later ? "update later" : "update";
   }
 
@@ -181,9 +182,16 @@ class StepPicture {
 
   void draw_legend(Picture& picture, double y) const {
     double x = kStepLeft;
+    const bool splits = std::ranges::any_of(segments_, [](const TimelineSegment& segment) {
+      return std::ranges::any_of(segment.spans, [&](const TimelineSpan& span) {
+        return span.kind == SpanKind::kAction && segment.names[span.name] == "W";
+      });
+    });
     for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"}, std::pair{"backward", "backward"},
-                                      std::pair{"update", "update"}, std::pair{"update wait", "compute waits"},
-                                      std::pair{"tp", "tp"}, std::pair{"pp", "pp"}, std::pair{"dp", "dp transfers"}}) {
+                                      std::pair{"weight", "weight gradients"}, std::pair{"update", "update"},
+                                      std::pair{"update wait", "compute waits"}, std::pair{"tp", "tp"},
+                                      std::pair{"pp", "pp"}, std::pair{"dp", "dp transfers"}}) {
+      if (!splits && std::string_view(kind) == "weight") continue;
       picture.rect(x, y - 9, 10, 10, kind);
       picture.text(x + 15, y, words, "ink");
       x += 32 + 6.2 * static_cast<double>(std::string_view(words).size());

@@ -106,8 +106,9 @@ class Search {
   // Returns a remedy if no layout of so many ranks obeys the rules: "use 2 or 4 ranks, or ...". Each rank count that
   // has a layout is a product of a few divisors.
   std::string remedy() const {
-    const std::vector<int> stages = divisors_up_to(kMostRanks, base_.model.layers),
-                           replicas = divisors_up_to(kMostRanks, batch_sizes(config_).divisor());
+    std::vector<int> stages(static_cast<size_t>(base_.model.layers));
+    std::iota(stages.begin(), stages.end(), 1);
+    const std::vector<int> replicas = divisors_up_to(kMostRanks, batch_sizes(config_).divisor());
     int64_t below = 0, above = std::numeric_limits<int64_t>::max();
     for (const int tp : space_.tensor_degrees())
       for (const int cp : space_.context_degrees())

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kNoRun = "";
 
 // Returns how many compute actions the host may be ahead of the device: those of a step and an evaluation.
-int most_actions(const Config& config) { return 4 * microbatches(config) * config.parallel.chunks + 64; }
+int most_actions(const Config& config) { return 5 * microbatches(config) * config.parallel.chunks + 64; }
 
 std::string absolute(const std::string& folder) {
   std::error_code problem;

@@ -166,6 +166,7 @@ void TimelineSlices::add_span(int32_t segment, const TimelineSpan& span) {
     slice.name = fmt::format("{} mb {}",
                              slice.name == "F"   ? "forward"
                              : slice.name == "B" ? "backward"
+                             : slice.name == "W" ? "weight gradients"
                                                  : slice.name,
                              span.microbatch);
   if (slice.name == "step") slice.name += fmt::format(" {}", span.step);
