@@ -234,7 +234,10 @@ class Search {
     Config config = with_layout(config_, layout_of(w));
     config.parallel.layers_per_chunk = kAutoLayers;
     w.layers_per_chunk = layer_counts(config);
-    return true;
+    // Equal numbers are tried as such.
+    const bool equal =
+        std::ranges::count(w.layers_per_chunk, w.layers_per_chunk.front()) == std::ssize(w.layers_per_chunk);
+    return !equal || pinned;
   }
 
   // Whether the pinned numbers allow this mesh.
