@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/attention.h"
 #include "lib/model/attention.h"
@@ -63,23 +64,29 @@ class StepModel {
   }
 
   double bound() const {
-    double slowest = 0, all = 0;
+    double slowest = 0, passed = 0, passed_slowest = 0;
     for (int rank = 0; rank < w_.pp; ++rank) {
-      double busy = 0;
+      double busy = 0, least = std::numeric_limits<double>::infinity();
       for (int chunk = 0; chunk < w_.chunks; ++chunk) {
         const int stage = chunk * w_.pp + rank;
         const LayerTimes times = stage_times(stage);
-        busy += times.forward.total() + times.backward.total() + times.weight.total() + weight_waits(stage, false) +
-                weight_waits(stage, true);
+        const double time = times.forward.total() + times.backward.total() + times.weight.total() +
+                            weight_waits(stage, false) + weight_waits(stage, true);
+        busy += time;
+        least = std::min(least, time);
       }
-      slowest = std::max(slowest, busy);
-      all += busy;
+      const double chunk = w_.layers_per_chunk.empty() ? busy / w_.chunks : least;
+      if (busy > slowest) {
+        slowest = busy;
+        passed_slowest = chunk;
+      }
+      passed += chunk;
     }
     // The slowest stage processes all microbatches. The first microbatch reaches it, and the last one leaves it,
     // through one chunk of each other stage.
-    // A split backward pass takes half of the way, if its parts take as long.
+    // A split backward pass takes a third of that, if its parts take as long.
     const double compute =
-        w_.num_microbatches() * slowest + (all - slowest) / w_.chunks / (splits_backward(w_.schedule) ? 3 : 1);
+        w_.num_microbatches() * slowest + (passed - passed_slowest) / (splits_backward(w_.schedule) ? 3 : 1);
     double reductions = 0;  // per microbatch
     for (int chunk = 0; chunk < w_.chunks; ++chunk) {
       const ChunkTraffic buckets = traffic(chunk * w_.pp);

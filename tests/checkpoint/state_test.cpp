@@ -28,7 +28,8 @@ void for_elements(const std::vector<int64_t>& shape, const Region& block, F f) {
   }
 }
 
-Config small_config(int tp, int pp, int dp, int chunks, int zero, Dtype compute, bool tied, OptimizerKind optimizer) {
+Config small_config(int tp, int pp, int dp, int chunks, int zero, Dtype compute, bool tied, OptimizerKind optimizer,
+                    const std::string& layers = "even") {
   Config c;
   c.model.layers = 4;
   c.model.hidden = 24;
@@ -43,6 +44,7 @@ Config small_config(int tp, int pp, int dp, int chunks, int zero, Dtype compute,
   c.parallel.pp = pp;
   c.parallel.dp = dp;
   c.parallel.chunks = chunks;
+  c.parallel.layers_per_chunk = layers;
   c.parallel.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
   c.parallel.zero = zero;
   c.parallel.bucket_elements = 3000;
@@ -64,8 +66,7 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
   const auto device = make_cpu_device();
   SCOPED_TRACE(testing::Message() << "tp " << l.tp << " pp " << l.pp << " dp " << l.dp << " chunks " << l.chunks
                                   << " zero " << l.zero << " tied " << l.tied << " " << enum_name(optimizer));
-  Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied, optimizer);
-  config.parallel.layers_per_chunk = l.layers;
+  const Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied, optimizer, l.layers);
   const OptimizerRow& row = optimizer_row(optimizer);
   constexpr float kAverageShift = 0.125f;
   const auto shift_of = [](size_t state) { return 0.25f * static_cast<float>(state + 1); };  // exact when added

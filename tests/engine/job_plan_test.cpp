@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "lib/config/axis_fields.h"
 #include "lib/engine/rank_tensors.h"
 #include "tests/engine/facts.h"
 

@@ -95,6 +95,8 @@ class ProgramMaker {
           sends[forward ? 0 : 1].push_back(count_[channel]);
           break;
         }
+        case ActionKind::kWeight:  // not in these schedules
+          break;
         case ActionKind::kForward:
         case ActionKind::kBackward: {
           const bool forward = action.kind == ActionKind::kForward;

@@ -131,11 +131,11 @@ TEST(Planner, says_why_nothing_fits) {
   ASSERT_FALSE(search);
   for (const char* part : {"fits into 1.0 GiB per rank; the smallest takes 10.6", "; use more ranks"})
     EXPECT_NE(search.error().message.find(part), std::string::npos) << search.error().message;
-  const auto odd = search_layouts(config, Cluster{}, {.ranks = 7});
+  const auto odd = search_layouts(config, Cluster{}, {.ranks = 29});
   ASSERT_FALSE(odd);
-  EXPECT_NE(odd.error().message.find("no layout of 7 ranks"), std::string::npos) << odd.error().message;
-  EXPECT_NE(odd.error().message.find("; use 6 or 8 ranks, or change"), std::string::npos) << odd.error().message;
-  for (const int ranks : {6, 8}) EXPECT_TRUE(search_layouts(config, Cluster{}, {.ranks = ranks})) << ranks;
+  EXPECT_NE(odd.error().message.find("no layout of 29 ranks"), std::string::npos) << odd.error().message;
+  EXPECT_NE(odd.error().message.find("; use 28 or 30 ranks, or change"), std::string::npos) << odd.error().message;
+  for (const int ranks : {28, 30}) EXPECT_TRUE(search_layouts(config, Cluster{}, {.ranks = ranks})) << ranks;
 }
 
 // A step of too many microbatches: the suggested batch can be planned; no rank count is suggested if none works.
