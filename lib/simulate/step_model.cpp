@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/attention.h"
 #include "lib/model/attention.h"
@@ -66,16 +65,15 @@ class StepModel {
   double bound() const {
     double slowest = 0, passed = 0, passed_slowest = 0;
     for (int rank = 0; rank < w_.pp; ++rank) {
-      double busy = 0, least = std::numeric_limits<double>::infinity();
+      double busy = 0;
       for (int chunk = 0; chunk < w_.chunks; ++chunk) {
         const int stage = chunk * w_.pp + rank;
         const LayerTimes times = stage_times(stage);
-        const double time = times.forward.total() + times.backward.total() + times.weight.total() +
-                            weight_waits(stage, false) + weight_waits(stage, true);
-        busy += time;
-        least = std::min(least, time);
+        busy += times.forward.total() + times.backward.total() + times.weight.total() + weight_waits(stage, false) +
+                weight_waits(stage, true);
       }
-      const double chunk = w_.layers_per_chunk.empty() ? busy / w_.chunks : least;
+      // Of uneven chunks it may be a short one.
+      const double chunk = w_.layers_per_chunk.empty() || w_.chunks == 1 ? busy / w_.chunks : 0;
       if (busy > slowest) {
         slowest = busy;
         passed_slowest = chunk;
