@@ -48,6 +48,8 @@ struct AdamwUpdate {
   Tensor param;               // (n) bf16, optional
   Fp8SliceWeights quantized;  // optional
   float lr = 0.0f;
+  // Uses only the multiprocessors that a stream leaves (Stream::leave_room). Not with `quantized`.
+  bool beside = false;
 };
 void check(const AdamwUpdate&);
 

@@ -94,6 +94,11 @@ class Stream {
   virtual std::optional<StreamTimes> times() const = 0;  // none where the backend does not measure them
   virtual void reset_times() = 0;
 
+  // While a stream leaves room, its GEMMs and attention use only a part of a GPU's multiprocessors; the others are for
+  // kernels of other streams that run beside them (AdamwUpdate::beside). Results are the same.
+  bool leaves_room() const { return leaves_room_; }
+  void leave_room(bool leaves) { leaves_room_ = leaves; }
+
   const OpTable& ops() const { return *ops_; }
   const std::string& name() const { return name_; }
   OpProfile* profile() const { return profile_; }  // null: not profiled
@@ -115,6 +120,7 @@ class Stream {
   OpProfile* profile_ = nullptr;
   Timeline* timeline_ = nullptr;
   SpanRecorder* spans_ = nullptr;
+  bool leaves_room_ = false;
 };
 
 class Device {

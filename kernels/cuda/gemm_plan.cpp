@@ -144,6 +144,12 @@ void GemmPlan::set_pointers(const PlannedGemm& g) {
   set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.inverse_a.data);
 }
 
+void GemmPlan::set_multiprocessors(CudaStream& stream) {
+  const int32_t count = stream.leaves_room() ? own_multiprocessors(stream) : 0;
+  if (count != multiprocessors_) set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, count);
+  multiprocessors_ = count;
+}
+
 std::vector<cublasLtMatmulAlgo_t> GemmPlan::algorithms(cublasLtHandle_t handle, int most, int alignment) const {
   cublasLtMatmulPreference_t preference = nullptr;
   TRI_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
@@ -187,6 +193,7 @@ bool GemmPlan::takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algori
 void GemmPlan::run(cublasLtHandle_t handle, const PlannedGemm& g, const cublasLtMatmulAlgo_t& algorithm, float* dbias,
                    CudaStream& stream) {
   set_pointers(g);
+  set_multiprocessors(stream);
   if (form_ == GemmForm::kFused && !g.dbias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, dbias);
   const float alpha = g.alpha, beta = g.beta;
   void* out = g.epilogue == Epilogue::kGelu && form_ == GemmForm::kPlain ? g.pre.data : g.out.data;

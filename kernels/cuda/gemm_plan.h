@@ -90,9 +90,12 @@ class GemmPlan {
 
   // The arguments for this call's operands, in addition to those of cublasLtMatmul.
   void set_pointers(const PlannedGemm& g);
+  // Limits the multiprocessors that the GEMM uses; the algorithm stays, and with it the order of the sums.
+  void set_multiprocessors(CudaStream& stream);
 
   GemmForm form_;
-  uint32_t reduction_schemes_;  // the cublasLtReductionScheme_t that may be used
+  int32_t multiprocessors_ = 0;  // 0: all
+  uint32_t reduction_schemes_;   // the cublasLtReductionScheme_t that may be used
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, out_ = nullptr;  // in cuBLASLt's order: a_ is the caller's b
 };

@@ -369,7 +369,7 @@ void hopper_attention_forward(const AttentionForward& a, CudaStream& stream) {
     const ForwardWork work{ticket, static_cast<int>(items), static_cast<int>(tiles), static_cast<int>(pairs),
                            static_cast<int>(std::clamp<int64_t>(kSectionBytes / pair_bytes, 1, pairs))};
     const ForwardBounds bounds = bounds_of(a, kSizes, memory + kTicketBytes, stream);
-    const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, num_multiprocessors(stream)));
+    const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, own_multiprocessors(stream)));
     with_flags(a.softcap > 0, has_band(a), [&](auto capped, auto tables) {
       const auto kernel = hopper_forward_kernel<Tiles, decltype(capped)::value, decltype(tables)::value>;
       allow_shared(kernel, Tiles::kShared);

@@ -5,8 +5,10 @@
 // run of blocks into scratch (double), then one block per tensor adds its runs in a fixed order.
 // Bound: memory; AdamW reads 16 and writes 12 bytes per element (12 and 8 with moments in bf16), 2 for the bf16 copy, 1
 // for FP8 weights, whose amax and counts a block of threads adds together. The EMA reads 8 and writes 4.
+// AdamW beside other kernels has a block on each of few multiprocessors, which loops over the elements.
 // Reference: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/fp8_slice.cuh"
@@ -144,6 +146,20 @@ __global__ void adamw_kernel(MomentPointers<T> p, __nv_bfloat16* param, SliceWei
   float w[kElements<T>], d[kElements<T>];
   if (first < n && update_moments(p, first, w, d)) step_weights(p.master, param, first, w, d, lr);
   if constexpr (kQuantized) encode_weights(quantized, first, first < n ? p.block_tensor[first / kBlock] : -1, w);
+}
+
+// The same with few, large blocks, for AdamwUpdate::beside.
+template <class T>
+constexpr int kBesideThreads = sizeof(T) == 4 ? 1024 : 512;  // bf16 moments need more registers
+template <class T>
+__global__ void __launch_bounds__(kBesideThreads<T>)
+    adamw_beside_kernel(MomentPointers<T> p, __nv_bfloat16* param, int64_t n, float lr) {
+  const int64_t stride = int64_t{gridDim.x} * kBesideThreads<T> * kElements<T>;
+  int64_t first = (blockIdx.x * int64_t{kBesideThreads<T>} + threadIdx.x) * kElements<T>;
+  for (; first < n; first += stride) {
+    float w[kElements<T>], d[kElements<T>];
+    if (update_moments(p, first, w, d)) step_weights(p.master, param, first, w, d, lr);
+  }
 }
 
 template <class T>
@@ -286,6 +302,16 @@ void adamw_update(const AdamwUpdate& a, CudaStream& stream) {
   if (n == 0) return;
   dispatch(a.moments.exp_avg.dtype, [&](auto type) {
     using T = decltype(type);
+    if (a.beside) {
+      // Each block has a multiprocessor of its own, since two would need more shared memory than there is.
+      const auto kernel = adamw_beside_kernel<T>;
+      const auto blocks = static_cast<unsigned>(multiprocessors_beside(stream));
+      const int64_t shared = stream.context().properties().max_shared_bytes / 2 + 1024;
+      TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+      kernel<<<blocks, kBesideThreads<T>, static_cast<size_t>(shared), stream>>>(
+          pointers_of<T>(a.moments), pointer<__nv_bfloat16>(a.param), n, a.lr);
+      return;
+    }
     const auto kernel = a.quantized.out.empty() ? adamw_kernel<T, false> : adamw_kernel<T, true>;
     kernel<<<blocks_for(n / kElements<T>), kThreads, 0, stream>>>(
         pointers_of<T>(a.moments), pointer<__nv_bfloat16>(a.param), slice_weights(a.quantized), n, a.lr);

@@ -50,5 +50,10 @@ void* workspace(CudaStream& stream, Scratch use, size_t bytes);
 
 // Returns the multiprocessors of the stream's GPU.
 int num_multiprocessors(CudaStream& stream);
+// Returns those that a stream leaves to others while it leaves room (Stream::leave_room): about a sixth, which updates
+// weights at 60 % of the memory's bandwidth.
+int multiprocessors_beside(CudaStream& stream);
+// Returns those that persistent kernels of the stream may fill.
+int own_multiprocessors(CudaStream& stream);
 
 }  // namespace tri::cuda

@@ -92,7 +92,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
                            const StepBench& bench) {
   Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena},
-                  {.timing = bench.timed ? StepTiming::kOn : StepTiming::kOff});
+                  {.timing = bench.timed ? StepTiming::kOn : StepTiming::kOff, .update = UpdateEnd::kNextStep});
   trainer.make_start_values();
 
   const int64_t samples = int64_t{microbatches(config)} * config.data.micro_batch;  // of this dp rank

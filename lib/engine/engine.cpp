@@ -11,8 +11,14 @@ class StoreHooks final : public ParameterHooks {
  public:
   explicit StoreHooks(ParameterStore& store) : gradients_(store.gradients), gathers_(store.gathers) {}
   void before_use(const Parameter& parameter) override { gathers_.before_use(parameter); }
-  Tensor gradient(const Parameter& parameter) override { return gradients_.gradient(parameter); }
-  GradientTarget gradient_target(const Parameter& parameter) override { return gradients_.gradient_target(parameter); }
+  Tensor gradient(const Parameter& parameter) override {
+    gathers_.finish_updates();  // which read the gradients of the step before
+    return gradients_.gradient(parameter);
+  }
+  GradientTarget gradient_target(const Parameter& parameter) override {
+    gathers_.finish_updates();
+    return gradients_.gradient_target(parameter);
+  }
   void gradient_ready(const Parameter& parameter) override { gradients_.gradient_ready(parameter); }
 
  private:
@@ -56,17 +62,18 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
       tensors_(allocate_rank(config(), mesh(), rank.arena, kind, cache)),
       runtime_(rank_,
                {.tp = tensors_.stage.peer_copies, .dp = tensors_.store.peer_copies, .boundaries = tensors_.boundaries}),
-      store_(kind == EngineKind::kTraining
-                 ? std::make_unique<ParameterStore>(ParameterStoreContext{.config = config(),
-                                                                          .mesh = mesh(),
-                                                                          .tensors = tensors_.store,
-                                                                          .fp8 = tensors_.stage.fp8,
-                                                                          .num_microbatches = microbatches(config()),
-                                                                          .device = device(),
-                                                                          .compute = runtime_.compute(),
-                                                                          .dp = runtime_.dp(),
-                                                                          .experts = runtime_.expert_transfers()})
-                 : nullptr),
+      store_(kind == EngineKind::kTraining ? std::make_unique<ParameterStore>(ParameterStoreContext{
+                                                 .config = config(),
+                                                 .mesh = mesh(),
+                                                 .tensors = tensors_.store,
+                                                 .fp8 = tensors_.stage.fp8,
+                                                 .num_microbatches = microbatches(config()),
+                                                 .device = device(),
+                                                 .compute = runtime_.compute(),
+                                                 .dp = runtime_.dp(),
+                                                 .experts = runtime_.expert_transfers(),
+                                                 .sums = {tensors_.optimizer.sumsq, runtime_.update_streams().sums}})
+                                           : nullptr),
       hooks_(make_hooks(store_.get())),
       targets_(tokens_of_batch(config())),
       stage_({.config = config(),

@@ -7,6 +7,7 @@
 #include "lib/comm/job/job.h"
 #include "lib/comm/peer/channel.h"
 #include "lib/engine/wanted_copies.h"
+#include "lib/optim/optimizers.h"
 
 namespace tri {
 namespace {
@@ -24,7 +25,9 @@ constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kMatrice
 }  // namespace
 
 Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
-    : device_(rank.device), making_(std::make_unique<Making>(rank, shared)) {
+    : device_(rank.device),
+      making_(std::make_unique<Making>(rank, shared)),
+      overlaps_updates_(may_overlap_updates(rank.config)) {
   const Config& config = rank.config;
   const Mesh& mesh = rank.mesh;
   Device& device = rank.device;
@@ -212,6 +215,12 @@ Stream& Runtime::add_stream(const std::string& name, StreamPriority priority) {
 }
 
 PipelineLinks Runtime::links() const { return links_; }
+
+UpdateStreams Runtime::update_streams() {
+  if (overlaps_updates_ && update_streams_.sums == nullptr)
+    update_streams_ = {&add_stream("sums", StreamPriority::kNormal), &add_stream("updates")};
+  return update_streams_;
+}
 
 std::vector<NamedTimes> Runtime::times() const {
   std::vector<NamedTimes> rows;

@@ -6,9 +6,10 @@
 //   cp              keys, values and their gradients              (overlap_cp off: the compute stream)
 //   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
 //   dp copies       the same for buckets (parallel.dp_transfers), with "dp arrivals"
+//   sums, updates   with parallel.overlap_update: sums of squared gradients, updates (may_overlap_updates)
 //   four pp streams receives and sends of either direction, independent of each other: copies into the neighbour's
 //                   memory, if it can be opened (parallel.pp_transfers)
-// All but compute have high priority: their work is short, and others wait for it.
+// All but compute and sums have high priority: their work is short, and others wait for it.
 //
 // Threads: call only from the rank's main thread, unless a function says otherwise.
 #pragma once
@@ -37,6 +38,11 @@ struct SharedTensors {
   BoundaryTensors boundaries;
 };
 
+// Null: they run on the compute stream.
+struct UpdateStreams {
+  Stream *sums = nullptr, *updates = nullptr;
+};
+
 class Runtime {
  public:
   // `shared` is part of the rank's arena. Throws Fatal (kUsage), naming the field, if copies are planned and the memory
@@ -59,6 +65,8 @@ class Runtime {
   // Returns the groups that sum gradients over an axis: tp, and pp on the two holders of a tied embedding.
   std::vector<AxisGroup> axis_groups();
   PipelineLinks links() const;
+  // Returns the streams for sums of squares and updates beside others; made by the first call, in training.
+  UpdateStreams update_streams();
 
   std::vector<NamedTimes> times() const;  // one row per stream, compute first; none if the backend does not measure
                                           // times
@@ -106,6 +114,8 @@ class Runtime {
   std::unique_ptr<GroupOnStream> world_, cp_, embedding_, matrices_, experts_;
   std::vector<std::pair<AxisSet, std::unique_ptr<AxisTransfers>>> expert_transfers_;
   PipelineLinks links_;
+  const bool overlaps_updates_;
+  UpdateStreams update_streams_;
   std::unique_ptr<Stream> reader_;  // of progress; null: streams record all progress, or there is no flight recorder
   std::optional<HostBuffer<uint32_t>> read_;
 };

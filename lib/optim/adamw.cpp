@@ -6,8 +6,13 @@ namespace tri {
 
 void update_adamw(const Update& u) {
   for (const BucketSlice& slice : u.slices()) {
-    adamw_update({.moments = u.adam_moments(slice), .param = slice.param, .quantized = slice.quantized, .lr = u.lr},
-                 u.compute);
+    // The forward pass waits for the parameters that it uses first.
+    adamw_update({.moments = u.adam_moments(slice),
+                  .param = slice.param,
+                  .quantized = slice.quantized,
+                  .lr = u.lr,
+                  .beside = u.leaves_room && slice.used_late},
+                 u.stream);
     u.publish(slice);
   }
 }

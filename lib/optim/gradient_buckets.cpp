@@ -20,12 +20,14 @@ void reduce_bucket(AxisTransfers* dp, SumInto into, Tensor out, Tensor full, Str
 
 struct GradientBuckets::State {
   const BucketMemory* memory = nullptr;
-  Tensor full;                   // (size) f32: where gradients are added; zero 2: while open
-  int pool = -1;                 // zero 2: index of the pool buffer while open
-  bool open = false;             // zero 2: `full` is valid
-  std::vector<bool> written;     // [parameter of the bucket]: its gradient contains values of this step
-  int64_t ready = 0;             // gradients completed in this step
-  std::unique_ptr<Event> freed;  // zero 2: the reduction that read the dedicated buffer is done
+  Tensor full;                      // (size) f32: where gradients are added; zero 2: while open
+  int pool = -1;                    // zero 2: index of the pool buffer while open
+  bool open = false;                // zero 2: `full` is valid
+  std::vector<bool> written;        // [parameter of the bucket]: its gradient contains values of this step
+  int64_t ready = 0;                // gradients completed in this step
+  std::unique_ptr<Event> freed;     // zero 2: the reduction that read the dedicated buffer is done
+  std::unique_ptr<Event> complete;  // LocalSums: the step's gradients
+  bool squared = false;             // LocalSums: in this step
 };
 
 GradientBuckets::GradientBuckets(const GradientBucketsContext& context)
@@ -34,13 +36,16 @@ GradientBuckets::GradientBuckets(const GradientBucketsContext& context)
       grads_sharded_(context.config.parallel.zero == 2),
       compute_(context.compute),
       transfers_(context.dp),
-      dp_(context.dp.dp) {
+      dp_(context.dp.dp),
+      sums_(context.sums),
+      squares_done_(context.device.make_event()) {
   for (const BucketMemory& bucket : memory_.buckets()) {
     auto state = std::make_unique<State>();
     state->memory = &bucket;
     if (!grads_sharded_) state->full = bucket.gradients;
     state->written.assign(bucket.bucket->parameters.size(), false);
     state->freed = context.device.make_event();
+    state->complete = context.device.make_event();
     states_.push_back(std::move(state));
   }
   const size_t pool = memory_.tensors().pool.size();
@@ -63,7 +68,9 @@ void GradientBuckets::begin_step() {
     if (!matrices && !grads_sharded_) compute_.zero(state->full);
     state->written.assign(state->written.size(), !matrices);
     state->ready = 0;
+    state->squared = false;
   }
+  if (sums_squares()) compute_.zero(sums_.sumsq);
   if (sums_local_) compute_.zero(memory_.tensors().local_sumsq);
 }
 
@@ -126,6 +133,21 @@ void GradientBuckets::gradient_ready(const Parameter& parameter) {
   ++state.ready;
   const bool is_last = state.ready == all * num_microbatches_;
   if (is_last || (grads_sharded_ && state.ready % all == 0)) reduce(state, is_last);
+  if (is_last && sums_squares() && state.memory->bucket->reduced.empty()) square(state);
+}
+
+bool GradientBuckets::squared(int bucket) const { return states_[static_cast<size_t>(bucket)]->squared; }
+
+// A profiled compute stream runs everything itself.
+void GradientBuckets::square(State& state) {
+  const BucketMemory& bucket = *state.memory;
+  Stream& stream = compute_.profile() != nullptr ? compute_ : *sums_.stream;
+  if (&stream != &compute_) {
+    compute_.record(*state.complete);
+    stream.wait(*state.complete);
+  }
+  tensor_sumsq({.sumsq = sums_.sumsq, .inp = bucket.gradient_slice, .block_tensor = bucket.block_tensor}, stream);
+  state.squared = true;
 }
 
 // `is_last`: of the step.
@@ -163,6 +185,9 @@ void GradientBuckets::finish(const std::vector<AxisGroup>& groups) {
     TRI_REQUIRE(remaining.empty(), "no group reduces gradients over {}", to_string(remaining));
   }
   for (const AxisGroup& sum : groups) sum.group->before(compute_);  // compute waits for these sums
+  if (!sums_squares()) return;
+  sums_.stream->record(*squares_done_);
+  compute_.wait(*squares_done_);
 }
 
 }  // namespace tri

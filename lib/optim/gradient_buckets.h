@@ -31,6 +31,13 @@ struct AxisGroup {
   GroupOnStream* group;
 };
 
+// Where each bucket's squares are summed as soon as its gradients are complete, if no other rank adds to them. Without
+// a stream they are not.
+struct LocalSums {
+  Tensor sumsq;              // (S) f32: OptimizerTensors::sumsq
+  Stream* stream = nullptr;  // not the compute stream
+};
+
 struct GradientBucketsContext {
   const Config& config;
   const ParameterMemory& memory;
@@ -38,6 +45,7 @@ struct GradientBucketsContext {
   Device& device;
   Stream& compute;
   BucketTransfers dp;
+  LocalSums sums = {};
 };
 
 class GradientBuckets {
@@ -60,6 +68,10 @@ class GradientBuckets {
   // buckets, and gradients are summed over their remaining axes.
   void finish(const std::vector<AxisGroup>& groups);
 
+  // Whether begin_step() has set the sums of squares to zero, and whether this step has added a bucket's to them.
+  bool sums_squares() const { return sums_.stream != nullptr; }
+  bool squared(int bucket) const;
+
  private:
   struct State;
 
@@ -67,13 +79,16 @@ class GradientBuckets {
   void open(State& state);
   void close(State& state);
   void reduce(State& state, bool is_last);
+  void square(State& state);
 
   const ParameterMemory& memory_;
   int num_microbatches_;
   const bool grads_sharded_;  // zero 2
   Stream& compute_;
   const BucketTransfers transfers_;
-  AxisTransfers& dp_;                               // of transfers_
+  AxisTransfers& dp_;  // of transfers_
+  const LocalSums sums_;
+  std::unique_ptr<Event> squares_done_;
   std::vector<std::unique_ptr<State>> states_;      // [bucket]
   std::vector<std::unique_ptr<Event>> pool_freed_;  // [pool buffer]: its reduction is done
   std::vector<bool> pool_open_;                     // [pool buffer]: a bucket is being filled

@@ -7,12 +7,12 @@ namespace tri {
 
 void update_lamb(const Update& u) {
   const Tensor weight_sumsq = u.tensor_sums[0], direction_sumsq = u.tensor_sums[1];
-  u.compute.zero(weight_sumsq);
-  u.compute.zero(direction_sumsq);
+  u.stream.zero(weight_sumsq);
+  u.stream.zero(direction_sumsq);
   for (const BucketSlice& slice : u.slices()) {
-    tensor_sumsq({.sumsq = weight_sumsq, .inp = slice.master, .block_tensor = slice.block_tensor}, u.compute);
-    lamb_direction({.moments = u.adam_moments(slice)}, u.compute);
-    tensor_sumsq({.sumsq = direction_sumsq, .inp = slice.grad, .block_tensor = slice.block_tensor}, u.compute);
+    tensor_sumsq({.sumsq = weight_sumsq, .inp = slice.master, .block_tensor = slice.block_tensor}, u.stream);
+    lamb_direction({.moments = u.adam_moments(slice)}, u.stream);
+    tensor_sumsq({.sumsq = direction_sumsq, .inp = slice.grad, .block_tensor = slice.block_tensor}, u.stream);
   }
   u.sum_over_parts(weight_sumsq);
   u.sum_over_parts(direction_sumsq);
@@ -27,7 +27,7 @@ void update_lamb(const Update& u) {
                 .block_tensor = slice.block_tensor,
                 .decay = u.decay(),
                 .lr = u.lr},
-               u.compute);
+               u.stream);
     u.publish(slice);
   }
 }

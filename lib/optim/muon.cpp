@@ -198,15 +198,15 @@ void Muon::pack(size_t window, const Update& u) {
   for (const MuonMatrix* matrix : windows_[window].matrices)
     if (tensors_.plan.sends(*matrix, tensors_.plan.member() / matrix->step))
       if (const Tensor part = own_part(*matrix); part.numel() > 0)
-        pack_matrix({.out = part, .inp = slice_of(*matrix).grad, .runs = own_runs(*matrix)}, u.compute);
-  exchange(windows_[window].parts_out, windows_[window].parts_in, *arrived_[window % 2], u.compute);
+        pack_matrix({.out = part, .inp = slice_of(*matrix).grad, .runs = own_runs(*matrix)}, u.stream);
+  exchange(windows_[window].parts_out, windows_[window].parts_in, *arrived_[window % 2], u.stream);
 }
 
 // Applies the results, and publishes the slices that are complete.
 void Muon::unpack(size_t window, const Update& u) {
   if (tensors_.plan.members() > 1) {
-    const TimeCategoryScope scope(u.compute, members_.category());
-    u.compute.wait(*returned_[window % 2]);
+    const TimeCategoryScope scope(u.stream, members_.category());
+    u.stream.wait(*returned_[window % 2]);
   }
   for (const MuonMatrix* matrix : windows_[window].matrices) {
     const Tensor part = own_part(*matrix);
@@ -218,7 +218,7 @@ void Muon::unpack(size_t window, const Update& u) {
                    .runs = own_runs(*matrix),
                    .scale = kRmsScale * std::sqrt(longest),
                    .decay = static_cast<float>(u.config.weight_decay)},
-                  u.compute);
+                  u.stream);
   }
   for (const BucketSlice* slice : windows_[window].finished) {
     lamb_apply({.master = slice->master,
@@ -231,13 +231,13 @@ void Muon::unpack(size_t window, const Update& u) {
                 .block_tensor = slice->block_tensor,
                 .decay = tensors_.no_decay,
                 .lr = u.lr},
-               u.compute);
+               u.stream);
     u.publish(*slice);
   }
 }
 
 void Muon::update(const Update& u) {
-  u.compute.zero(u.tensor_sums[0]);  // no trust ratio
+  u.stream.zero(u.tensor_sums[0]);  // no trust ratio
   for (const auto& of_chunk : slices_)
     for (const BucketSlice* slice : of_chunk) {
       if (slice->state.size() != 1) continue;
@@ -247,18 +247,18 @@ void Muon::update(const Update& u) {
                        .block_tensor = slice->block_tensor,
                        .mu = static_cast<float>(u.config.momentum),
                        .rounding = u.rounding(*slice)},
-                      u.compute);
+                      u.stream);
     }
   if (!windows_.empty()) pack(0, u);
   for (size_t w = 0; w < windows_.size(); ++w) {
     if (tensors_.plan.members() > 1) {
       if (w + 1 < windows_.size()) pack(w + 1, u);
-      const TimeCategoryScope scope(u.compute, members_.category());
-      u.compute.wait(*arrived_[w % 2]);
+      const TimeCategoryScope scope(u.stream, members_.category());
+      u.stream.wait(*arrived_[w % 2]);
     }
     for (const MuonMatrix* matrix : windows_[w].matrices)
-      if (tensors_.plan.owns(*matrix)) orthogonalize(tensors_, *matrix, whole_of(*matrix), u.compute);
-    exchange(windows_[w].results_out, windows_[w].results_in, *returned_[w % 2], u.compute);
+      if (tensors_.plan.owns(*matrix)) orthogonalize(tensors_, *matrix, whole_of(*matrix), u.stream);
+    exchange(windows_[w].results_out, windows_[w].results_in, *returned_[w % 2], u.stream);
     if (tensors_.plan.members() == 1) {
       unpack(w, u);
       if (w + 1 < windows_.size()) pack(w + 1, u);
@@ -274,7 +274,7 @@ void update_muon(const Update& u) {
     if (slice.state.size() != 2) continue;
     adamw_update(
         {.moments = u.adam_moments(slice), .param = slice.param, .quantized = slice.quantized, .lr = u.adamw_lr},
-        u.compute);
+        u.stream);
     u.publish(slice);
   }
   u.muon->update(u);

@@ -24,6 +24,8 @@ Optimizer::Optimizer(OptimizerContext context) : context_(std::move(context)) {
   for (const AxisGroup& sum : context_.groups) missing = missing - AxisSet{sum.axis};
   TRI_REQUIRE(missing.empty(), "parameters are sharded or reduced over {}, but no group sums over it",
               to_string(missing));
+  TRI_REQUIRE(context_.updates == nullptr || context_.device != nullptr, "overlapping updates need the device");
+  if (context_.updates != nullptr) clipped_ = context_.device->make_event();
   if (context_.config.optimizer.name != OptimizerKind::kMuon) return;
   TRI_REQUIRE(context_.matrices != nullptr && context_.device != nullptr, "Muon needs the group of its matrices");
   muon_ = std::make_unique<Muon>(context_.store.memory, context_.tensors.muon, *context_.matrices, *context_.device,
@@ -33,10 +35,12 @@ Optimizer::Optimizer(OptimizerContext context) : context_(std::move(context)) {
 void Optimizer::reduce() {
   const OptimizerContext& c = context_;
   const ParameterMemory& memory = c.store.memory;
+  c.store.gathers.finish_updates();
   c.store.gradients.finish(c.groups);
-  c.compute.zero(c.tensors.sumsq);
+  if (!c.store.gradients.sums_squares()) c.compute.zero(c.tensors.sumsq);
   for (const BucketSlice& slice : memory.slices())
-    tensor_sumsq({.sumsq = c.tensors.sumsq, .inp = slice.grad, .block_tensor = slice.block_tensor}, c.compute);
+    if (!c.store.gradients.squared(slice.bucket))
+      tensor_sumsq({.sumsq = c.tensors.sumsq, .inp = slice.grad, .block_tensor = slice.block_tensor}, c.compute);
   c.compute.zero(c.norm_sq);
   weighted_sum({.out = c.norm_sq, .inp = c.tensors.sumsq, .weight = memory.tensors().count_weight}, c.compute);
   c.world.after(c.compute);
@@ -56,8 +60,16 @@ void Optimizer::clip(const StepLimits& limits) {
              c.compute);
 }
 
-void Optimizer::update(int64_t step, double learning_rate) {
+void Optimizer::update(int64_t step, double learning_rate, UpdateOrder order) {
   const OptimizerContext& c = context_;
+  // A profiled compute stream runs everything itself.
+  const bool overlaps = order == UpdateOrder::kOverlapped && c.updates != nullptr && c.compute.profile() == nullptr;
+  Stream& stream = overlaps ? *c.updates : c.compute;
+  if (overlaps) {
+    c.compute.record(*clipped_);
+    stream.wait(*clipped_);
+  }
+  const bool leaves_room = overlaps && should_leave_room(c.config);
   const double adamw_lr = c.config.optimizer.adamw_lr;
   const double rest = adamw_lr > 0 ? adamw_lr / c.config.lr.peak : 1.0;
   optimizer_row(c.config.optimizer.name)
@@ -73,14 +85,17 @@ void Optimizer::update(int64_t step, double learning_rate) {
                .dp = c.dp,
                .experts = c.experts,
                .muon = muon_.get(),
-               .compute = c.compute});
+               .stream = stream,
+               .leaves_room = leaves_room});
   for (const BucketSlice& slice : c.store.memory.slices())
     if (!slice.ema.empty())
       average_weights({.ema = slice.ema,
                        .master = slice.master,
                        .grad_scale = c.tensors.grad_scale,
                        .decay = static_cast<float>(c.config.optimizer.ema)},
-                      c.compute);
+                      stream);
+  if (overlaps) c.store.gathers.end_of_updates(stream);
+  c.compute.leave_room(leaves_room);
 }
 
 }  // namespace tri

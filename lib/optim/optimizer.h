@@ -1,6 +1,6 @@
 // The sharded optimizer step: global gradient norm, clipping, update of this rank's slices (lib/optim/optimizers.h),
-// gathering of parameters. Everything is enqueued on the compute stream; no call waits on the host. Call only from the
-// rank's main thread.
+// gathering of parameters. Everything is enqueued on the compute stream, except for updates that overlap with the next
+// step; no call waits on the host. Call only from the rank's main thread.
 #pragma once
 
 #include <limits>
@@ -29,6 +29,10 @@ struct StepLimits {
   bool exceeded_by(float a_loss, float a_grad_norm) const { return a_loss > loss || a_grad_norm > grad_norm; }
 };
 
+// kNow: the compute stream waits for the update. kOverlapped: it waits for each bucket's when it first reads the bucket
+// (ParameterGathers), if the context has a stream for that.
+enum class UpdateOrder { kNow, kOverlapped };
+
 struct OptimizerContext {
   const Config& config;
   ParameterStore& store;
@@ -40,6 +44,7 @@ struct OptimizerContext {
   GroupOnStream& dp;
   GroupOnStream& world;
   Stream& compute;
+  Stream* updates = nullptr;  // for updates that overlap with the next step; null: there are none
   // For muon: the ranks that hold parts of the same matrices (Runtime::matrices), and the streams' device.
   GroupOnStream* matrices = nullptr;
   Device* device = nullptr;
@@ -57,13 +62,14 @@ class Optimizer {
   void clip(const StepLimits& limits);
   // Updates and gathers the parameters, and updates the average of the weights. `step` counts from 0. Gradients that
   // are not finite, and spikes, change nothing. Collective.
-  void update(int64_t step, double learning_rate);
+  void update(int64_t step, double learning_rate, UpdateOrder order = UpdateOrder::kNow);
 
   const OptimizerTensors& tensors() const { return context_.tensors; }
 
  private:
   OptimizerContext context_;
   std::unique_ptr<Muon> muon_;
+  std::unique_ptr<Event> clipped_;  // only with a stream for updates
 };
 
 }  // namespace tri

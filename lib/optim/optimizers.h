@@ -14,9 +14,15 @@ namespace tri {
 
 class Muon;  // muon.h
 
+// Whether updates may run on a stream of their own, beside the next step's forward pass (parallel.overlap_update):
+// AdamW's do if no transfer and no weights stored in FP8 depend on them.
+bool may_overlap_updates(const Config& config);
+// Whether the forward pass of a microbatch takes long enough that such updates should leave it most of a GPU's
+// multiprocessors.
+bool should_leave_room(const Config& config);
+
 // The arguments of an optimizer's update function. It updates each slice's `master`, and `param` or `quantized`, from
-// its `grad`, which it may overwrite, and its `state`, and publishes the slice once that is enqueued, all on the
-// compute stream.
+// its `grad`, which it may overwrite, and its `state`, and publishes the slice once that is enqueued, all on `stream`.
 struct Update {
   const OptimizerConfig& config;
   float lr;
@@ -30,11 +36,12 @@ struct Update {
   GroupOnStream& dp;
   const std::vector<ExpertTransfers>& experts;  // as in OptimizerContext
   Muon* muon;                                   // only with optimizer.name: muon
-  Stream& compute;
+  Stream& stream;                               // the compute stream, or if updates overlap, another one
+  bool leaves_room = false;                     // the compute stream leaves room for the update
 
   const std::vector<BucketSlice>& slices() const { return memory.slices(); }
   Tensor decay() const { return memory.tensors().decay; }
-  void publish(const BucketSlice& slice) const { gathers.publish(slice); }
+  void publish(const BucketSlice& slice) const { gathers.publish(slice, stream); }
 
   // Sums `sums` (S) f32, which are over this rank's slices, over all parts of each tensor, on every rank. Collective.
   void sum_over_parts(Tensor sums) const;

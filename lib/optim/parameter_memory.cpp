@@ -65,6 +65,19 @@ Tensor parameters_in(const ChunkStoreTensors& chunk, int64_t first, int64_t coun
   return first < quantized ? chunk.quantized.flat(first, count) : chunk.parameters.flat(first - quantized, count);
 }
 
+// Returns the index of the first of a chunk's parameters that are used after its first layer.
+int end_of_first_layer(const std::vector<ParamSpec>& specs) {
+  const auto layer_of = [](const ParamSpec& spec) {
+    constexpr std::string_view kLayers = "layers/";
+    const std::string_view name = spec.name;
+    return name.starts_with(kLayers) ? name.substr(0, name.find('/', kLayers.size())) : std::string_view{};
+  };
+  const auto first = std::ranges::find_if(specs, [&](const ParamSpec& spec) { return !layer_of(spec).empty(); });
+  if (first == specs.end()) return static_cast<int>(specs.size());
+  const auto others = [&](const ParamSpec& spec) { return layer_of(spec) != layer_of(*first); };
+  return static_cast<int>(std::find_if(first, specs.end(), others) - specs.begin());
+}
+
 // Returns this rank's slice of a tensor with the layout of a full bucket.
 Tensor slice_of(const BucketMemory& m, const Tensor& full) {
   const int64_t parts = m.bucket->size / m.slice.size, part = full.numel() / parts;
@@ -119,6 +132,7 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
     buckets_.push_back(m);
   }
   const size_t first_slice = slices_.size();
+  const int late = c > 0 ? 0 : end_of_first_layer(chunk.specs);
   // A chunk's buckets of one kind are stored in reverse order of use.
   for (int number = static_cast<int>(buckets_.size()); number-- > first_bucket_.back();) {
     const BucketMemory& m = buckets_[static_cast<size_t>(number)];
@@ -138,7 +152,8 @@ void ParameterMemory::add_buckets(int c, const Mesh& mesh, bool gradient_slices,
                        .state = chunk.state_of(static_cast<size_t>(number - first_bucket_.back())),
                        .ema = chunk.ema.empty() ? Tensor{} : part(chunk.ema),
                        .block_tensor = slice_of(m, m.block_tensor),
-                       .first_block = m.slice.begin / kBlock});
+                       .first_block = m.slice.begin / kBlock,
+                       .used_late = std::ranges::min(m.bucket->parameters) >= late});
   }
   // Sorts the last slices, the matrices of both kinds, by first use.
   const auto first_use = [&](const BucketSlice& slice) {

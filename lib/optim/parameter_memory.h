@@ -37,6 +37,7 @@ struct BucketSlice {
   Tensor ema;                 // f32: average of `master`, or empty
   Tensor block_tensor;        // (n / kBlock) i32
   int64_t first_block = 0;    // in its chunk's flat buffer
+  bool used_late = false;     // only after this rank's first layer has run
 };
 
 class ParameterMemory {

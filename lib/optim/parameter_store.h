@@ -17,6 +17,7 @@ struct ParameterStoreContext {
   Stream& compute;
   AxisTransfers& dp;
   std::vector<ExpertTransfers> experts = {};  // if the model has experts
+  LocalSums sums = {};
 };
 
 // Owns the three parts; gradients and gathers refer to the memory. Users take the part that they need. Config, device,
@@ -29,8 +30,12 @@ struct ParameterStore {
                    .num_microbatches = c.num_microbatches,
                    .device = c.device,
                    .compute = c.compute,
-                   .dp = {c.mesh.divided(kBucketAxes), c.dp, c.experts}}),
-        gathers({.memory = memory, .compute = c.compute, .dp = {c.mesh.divided(kBucketAxes), c.dp, c.experts}}) {}
+                   .dp = {c.mesh.divided(kBucketAxes), c.dp, c.experts},
+                   .sums = c.sums}),
+        gathers({.memory = memory,
+                 .device = c.device,
+                 .compute = c.compute,
+                 .dp = {c.mesh.divided(kBucketAxes), c.dp, c.experts}}) {}
 
   const ParameterMemory memory;  // the layout
   GradientBuckets gradients;     // where layers add gradients, and their sums over dp

@@ -94,6 +94,7 @@ class Search {
     planned.parallel.overlap_cp = config.parallel.overlap_cp;
     planned.parallel.overlap_pp = config.parallel.overlap_pp;
     planned.parallel.overlap_dp = config.parallel.overlap_dp;
+    planned.parallel.overlap_update = config.parallel.overlap_update;
     planned.parallel.tp_transfers = config.parallel.tp_transfers;
     planned.parallel.dp_transfers = config.parallel.dp_transfers;
     planned.parallel.bucket_elements = config.parallel.bucket_elements;

@@ -130,6 +130,7 @@ Result<void> TrainingLoop::run() {
     if (stop_ == Stop::kSave || (stop_ == Stop::kNo && is_checkpoint_due())) {
       const PhaseScope phase(RunPhase::kCheckpoint);
       saved_at_ = Clock::now();
+      context_.trainer.finish_update();
       progress_.fp8_history = context_.trainer.fp8_history();
       progress_.router_bias = context_.trainer.router_bias();
       progress_.recent_steps = spikes_.values();

@@ -302,7 +302,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   Arena arena(*device.value(), rank_bytes(config, mesh, *device.value()));
   startup.phase_done("arena");
   Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = *device.value(), .arena = arena},
-                  {.startup = &startup, .tuning_dir = config.run.dir});
+                  {.startup = &startup, .tuning_dir = config.run.dir, .update = UpdateEnd::kNextStep});
   const ShownStreams shown(watchdog, trainer.runtime());
   log_run(config, mesh, inputs.order, arena);
   for (const std::string& warning : {no_checkpoints_warning(config.checkpoint), epochs_warning(config, inputs.order)})

@@ -33,12 +33,14 @@ Trainer::Trainer(const RankContext& rank, const TrainerOptions& options)
                   .dp = runtime().dp().collectives(),
                   .world = runtime().world(),
                   .compute = runtime().compute(),
+                  .updates = runtime().update_streams().updates,
                   .matrices = &runtime().matrices(),
                   .device = &rank.device,
                   .experts = runtime().expert_transfers()}),
       timeline_(rank.device, runtime().compute(),
                 rank.config.metrics.ranks_every > 0 ? TimelineDetail::kOn : TimelineDetail::kOff),
       timing_(options.timing),
+      order_(options.update == UpdateEnd::kNextStep ? UpdateOrder::kOverlapped : UpdateOrder::kNow),
       h_statistics_(rank.device, 1),
       h_sums_(rank.device, 1),
       h_norm_(rank.device, 1) {
@@ -87,6 +89,7 @@ void Trainer::set_batch(int samples, std::optional<int64_t> targets) {
 }
 
 void Trainer::run_plan() {
+  store().gathers.before_zeroing();
   store().gradients.begin_step();
   engine_.batch().zero_losses();
   engine_.stage().begin(Stage::Mode::kTrain);
@@ -136,9 +139,9 @@ StepResult Trainer::run_step(const StepPosition& position, std::span<const int32
     optimizer_.clip(limits);
     routers_.update(tensors.grad_scale);
     fp8_.update(tensors.grad_scale);  // the update casts weights with the new scales
-    optimizer_.update(position.step, result.learning_rate);
     compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
     compute.copy(h_norm_.data(), tensors.norm.data, tensors.norm.bytes());
+    optimizer_.update(position.step, result.learning_rate, order_);
   }
   timeline_.end();
   compute.synchronize();  // the host waits only here in a step

@@ -50,10 +50,15 @@ struct StepResult {
 // Whether steps measure where their time goes.
 enum class StepTiming { kOn, kOff };
 
+// When the work of a step ends that changes the state. kNextStep: it may overlap with the next step; before anything
+// but a step or an evaluation reads the state, call finish_update().
+enum class UpdateEnd { kStep, kNextStep };
+
 struct TrainerOptions {
   StartupClock* startup = nullptr;  // used by the constructor only, to time its phases; may be null
   std::string tuning_dir;           // folder for the results of autotuning: gemm_tuning.h, overlap_splits.h; "": none
   StepTiming timing = StepTiming::kOn;
+  UpdateEnd update = UpdateEnd::kStep;
 };
 
 // Owns the engine, the optimizer, the host's copies of a step's numbers and the state of FP8. The references in the
@@ -76,6 +81,9 @@ class Trainer {
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr,
                   StepLimits limits = {});
+
+  // The compute stream waits for the last step's update.
+  void finish_update() { store().gathers.finish_updates(); }
 
   void make_start_values();
   // Call after this rank's part of the state was overwritten: completes the data derived from it. `fp8_history`: the
@@ -113,6 +121,7 @@ class Trainer {
   std::map<int, Plan> plans_;   // by microbatches of a step
   const Plan* plan_ = nullptr;  // of the last step
   const StepTiming timing_;
+  const UpdateOrder order_;
   bool has_state_ = false;
   HostBuffer<StepStatistics> h_statistics_, h_sums_;
   HostBuffer<float> h_norm_;

@@ -175,6 +175,27 @@ TEST(CudaGemm, search_keeps_its_choices_and_results_stay_right) {
   EXPECT_EQ(difference(d_out.values(out), expected.values(), elements(kBf16Tolerance)), "");
 }
 
+// The layers' shapes: more tiles than the GPU has multiprocessors, and fewer.
+TEST(CudaGemm, leaving_multiprocessors_to_other_streams_changes_no_bit) {
+  TRI_NEEDS_GPU();
+  for (const auto& [m, n, k] : {std::tuple{4096, 6144, 1024}, {4096, 1000, 4096}, {256, 512, 2048}})
+    for (const Trans trans_b : {Trans::kYes, Trans::kNo}) {
+      const Buffer a(Dtype::kBF16, {m, k}, random_values(int64_t{m} * k, "a"));
+      const Buffer b = trans_b == Trans::kYes ? Buffer(Dtype::kBF16, {n, k}, random_values(int64_t{n} * k, "b"))
+                                              : Buffer(Dtype::kBF16, {k, n}, random_values(int64_t{k} * n, "b"));
+      const Buffer out(Dtype::kBF16, {m, n});
+      const DeviceBuffer d_a(a), d_b(b);
+      const auto product = [&](bool leaves) {
+        const DeviceBuffer d_out(out);
+        test_stream().leave_room(leaves);
+        cuda::gemm({.out = d_out, .a = d_a, .b = d_b, .trans_b = trans_b}, test_stream());
+        test_stream().leave_room(false);
+        return d_out.values(out);
+      };
+      EXPECT_EQ(product(false), product(true)) << m << " x " << n << " x " << k;
+    }
+}
+
 TEST(CudaGemm, a_stored_choice_of_an_unknown_form_or_algorithm_is_refused) {
   TRI_NEEDS_GPU();
   const Buffer a(Dtype::kBF16, {64, 64}, random_values(64 * 64, "a")), out(Dtype::kBF16, {64, 64});

@@ -91,6 +91,30 @@ TEST(CudaOptimizers, updates_of_moments) {
     }
 }
 
+TEST(CudaOptimizers, an_update_beside_other_kernels_makes_the_same_bits) {
+  TRI_NEEDS_GPU();
+  for (const int64_t blocks : kSlices)
+    for (const Dtype kept : kTypes) {
+      const Slice slice(blocks);
+      const auto updated = [&](bool beside) {
+        const Operands operands = slice.adamw(kept, slice.param(Dtype::kBF16));
+        std::vector<std::unique_ptr<DeviceBuffer>> memory;
+        Place place;
+        for (const auto& [name, buffer] : operands) {
+          memory.push_back(std::make_unique<DeviceBuffer>(buffer));
+          place.add(name, *memory.back());
+        }
+        AdamwUpdate args = adamw_on(place);
+        args.beside = beside;
+        cuda::adamw_update(args, test_stream());
+        std::vector<Values> values;
+        for (size_t i = 0; i < operands.size(); ++i) values.push_back(memory[i]->values(operands[i].second));
+        return values;
+      };
+      EXPECT_EQ(updated(false), updated(true)) << blocks << " blocks, moments " << enum_name(kept);
+    }
+}
+
 TEST(CudaOptimizers, gradients_that_are_not_finite_change_nothing) {
   TRI_NEEDS_GPU();
   const Slice slice(kSlices[1]);

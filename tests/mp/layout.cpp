@@ -323,6 +323,7 @@ Config config_of(const Layout& layout) {
   c.parallel.tp_transfers = c.parallel.dp_transfers = layout.transfers;
   c.parallel.pp_transfers = layout.pp_transfers;
   c.parallel.overlap_tp = c.parallel.overlap_cp = c.parallel.overlap_pp = c.parallel.overlap_dp = layout.overlap;
+  c.parallel.overlap_update = layout.overlap;
   c.precision.compute = layout.precision;
   if (layout.wide) {
     c.model.layers = 4;
@@ -368,7 +369,8 @@ History train(const Layout& layout, bool alone) {
     auto device =
         layout.device == DeviceKind::kCpu ? value_or_throw(open_device(DeviceKind::kCpu, 0)) : open_test_device();
     Arena arena(*device, rank_bytes(config, mesh, *device));
-    Trainer trainer({.config = config, .mesh = mesh, .job = alone ? nullptr : &job, .device = *device, .arena = arena});
+    Trainer trainer({.config = config, .mesh = mesh, .job = alone ? nullptr : &job, .device = *device, .arena = arena},
+                    {.update = UpdateEnd::kNextStep});
     if (layout.split != OverlapSplit{}) {
       OverlapSplits splits;
       for (auto* const pass : {&splits.forward, &splits.backward})

@@ -57,7 +57,8 @@ void make(Rank& rank, int index, const Config& config, const std::shared_ptr<Ren
                                                 .device = *rank.device,
                                                 .compute = *rank.compute,
                                                 .dp = dp});
-  rank.gathers.emplace(ParameterGathersContext{.memory = *rank.memory, .compute = *rank.compute, .dp = dp});
+  rank.gathers.emplace(
+      ParameterGathersContext{.memory = *rank.memory, .device = *rank.device, .compute = *rank.compute, .dp = dp});
 }
 
 float gradient_of(size_t rank, size_t parameter, int64_t i) {
@@ -101,7 +102,7 @@ TEST(BucketTransfers, only_buckets_that_dp_reduces_are_summed_and_gathered_over_
       }
     }
     for (Rank& rank : ranks)
-      for (const BucketSlice& slice : rank.memory->slices()) rank.gathers->publish(slice);
+      for (const BucketSlice& slice : rank.memory->slices()) rank.gathers->publish(slice, *rank.compute);
     for (Rank& rank : ranks)
       for (const Parameter& parameter : rank.memory->parameters().front()) rank.gathers->before_use(parameter);
     for (Rank& rank : ranks) rank.compute->synchronize();

@@ -38,14 +38,15 @@ inline std::vector<float> to_floats(Tensor tensor) {
 
 class OneRank {
  public:
-  explicit OneRank(const Config& unresolved)
+  explicit OneRank(const Config& unresolved, UpdateEnd update = UpdateEnd::kStep)
       : config(value_or_throw(resolve_config(unresolved, 1))), device(make_cpu_device()) {
     Arena measuring;
     allocate_rank(config, make_mesh(0, {}), measuring);
     predicted = measuring.bytes_by_name();
     arena = std::make_unique<Arena>(*device, measuring.used());
     trainer = std::make_unique<Trainer>(
-        RankContext{.config = config, .mesh = make_mesh(0, {}), .device = *device, .arena = *arena});
+        RankContext{.config = config, .mesh = make_mesh(0, {}), .device = *device, .arena = *arena},
+        TrainerOptions{.update = update});
     trainer->make_start_values();
     evaluator = std::make_unique<Evaluator>(trainer->engine());
   }

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <iterator>
 
 #include "kernels/core/dims.h"
 #include "kernels/no_target.h"
@@ -176,6 +179,62 @@ TEST(Trainer, the_average_of_the_weights_follows_every_update_and_changes_no_wei
         EXPECT_TRUE(skipped.is_spike);
         EXPECT_EQ(all(&BucketSlice::ema), expected);
       }
+}
+
+TEST(Trainer, updates_beside_the_next_step_change_no_bit) {
+  for (const Dtype precision : {Dtype::kF32, Dtype::kBF16})
+    for (const int zero : {0, 1})
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+        Config c = tiny_config();
+        c.precision.compute = c.optimizer.moments = precision;
+        c.optimizer.ema = 0.75;
+        c.optimizer.clip = 0.5;
+        c.parallel.zero = zero;
+        c.parallel.recompute = recompute;
+        c.parallel.bucket_elements = 1024;
+        OneRank beside(c, UpdateEnd::kNextStep);
+        c.parallel.overlap_update = false;
+        OneRank after(c);
+        EXPECT_EQ(after.trainer->runtime().update_streams().updates, nullptr);
+        const auto state = [](OneRank& rank) {
+          rank.trainer->finish_update();
+          rank.trainer->runtime().synchronize();
+          std::vector<float> values;
+          for (const BucketSlice& slice : rank.trainer->store().memory.slices())
+            for (const Tensor& tensor : {slice.master, slice.state[0], slice.state[1], slice.ema})
+              std::ranges::copy(to_floats(tensor), std::back_inserter(values));
+          return values;
+        };
+        for (int64_t step = 0; step < 6; ++step) {
+          const StepLimits limits{.grad_norm = step == 2 ? 0.0f : INFINITY};  // a spike
+          const auto run = [&](OneRank& rank) {
+            return rank.trainer->step(step, rank.tokens(step, 0), rank.tokens(step, 1), {}, nullptr, limits);
+          };
+          const StepResult one = run(beside), other = run(after);
+          EXPECT_EQ(one.loss, other.loss) << step;
+          EXPECT_EQ(one.grad_norm, other.grad_norm) << step;
+          if (step % 2 == 1) {
+            EXPECT_EQ(state(beside), state(after)) << step;
+          }
+        }
+        EXPECT_EQ(beside.weights(), after.weights());
+      }
+}
+
+// The update waits for a flag that is set after the step has returned its result.
+TEST(Trainer, a_step_does_not_wait_for_its_update_and_the_next_one_does) {
+  OneRank beside(tiny_config(), UpdateEnd::kNextStep), after(tiny_config());
+  std::atomic<uint32_t> flag = 0;
+  static_assert(sizeof flag == sizeof(uint32_t));
+  Stream& updates = *beside.trainer->runtime().update_streams().updates;
+  updates.wait_flag(reinterpret_cast<uint32_t*>(&flag), 1);
+  const auto before = to_floats(beside.parameters().front().weight);
+  EXPECT_EQ(beside.step(0).loss, after.step(0).loss);
+  EXPECT_EQ(to_floats(beside.parameters().front().weight), before);
+  flag = 1;
+  EXPECT_EQ(beside.step(1).loss, after.step(1).loss);
+  beside.trainer->finish_update();
+  EXPECT_EQ(beside.weights(), after.weights());
 }
 
 // Casts of a layer without FP8 see no tensor, so its history only decays: scales from it would be far too large.
