@@ -48,7 +48,7 @@ int64_t check_moments(const char* op, const Moments& a) {
 void check(const AdamwUpdate& a) {
   const int64_t n = check_moments("adamw_update", a.moments);
   check_param("adamw_update", a.param, a.quantized, n);
-  TRI_REQUIRE(!a.beside || a.quantized.out.empty(), "adamw_update beside other kernels writes no FP8 weights");
+  TRI_REQUIRE(!a.alongside || a.quantized.out.empty(), "adamw_update alongside other kernels writes no FP8 weights");
 }
 
 void check(const LambDirection& a) { check_moments("lamb_direction", a.moments); }

@@ -49,7 +49,7 @@ struct AdamwUpdate {
   Fp8SliceWeights quantized;  // optional
   float lr = 0.0f;
   // Uses only the multiprocessors that a stream leaves (Stream::leave_room). Not with `quantized`.
-  bool beside = false;
+  bool alongside = false;
 };
 void check(const AdamwUpdate&);
 

@@ -95,7 +95,7 @@ class Stream {
   virtual void reset_times() = 0;
 
   // While a stream leaves room, its GEMMs and attention use only a part of a GPU's multiprocessors; the others are for
-  // kernels of other streams that run beside them (AdamwUpdate::beside). Results are the same.
+  // kernels of other streams that run alongside them (AdamwUpdate::alongside). Results are the same.
   bool leaves_room() const { return leaves_room_; }
   void leave_room(bool leaves) { leaves_room_ = leaves; }
 

@@ -5,7 +5,7 @@
 // run of blocks into scratch (double), then one block per tensor adds its runs in a fixed order.
 // Bound: memory; AdamW reads 16 and writes 12 bytes per element (12 and 8 with moments in bf16), 2 for the bf16 copy, 1
 // for FP8 weights, whose amax and counts a block of threads adds together. The EMA reads 8 and writes 4.
-// AdamW beside other kernels has a block on each of few multiprocessors, which loops over the elements.
+// AdamW alongside other kernels has a block on each of few multiprocessors, which loops over the elements.
 // Reference: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
 #include "kernels/cuda/context.h"
@@ -148,14 +148,14 @@ __global__ void adamw_kernel(MomentPointers<T> p, __nv_bfloat16* param, SliceWei
   if constexpr (kQuantized) encode_weights(quantized, first, first < n ? p.block_tensor[first / kBlock] : -1, w);
 }
 
-// The same with few, large blocks, for AdamwUpdate::beside.
+// The same with few, large blocks, for AdamwUpdate::alongside.
 template <class T>
-constexpr int kBesideThreads = sizeof(T) == 4 ? 1024 : 512;  // bf16 moments need more registers
+constexpr int kAlongsideThreads = sizeof(T) == 4 ? 1024 : 512;  // bf16 moments need more registers
 template <class T>
-__global__ void __launch_bounds__(kBesideThreads<T>)
-    adamw_beside_kernel(MomentPointers<T> p, __nv_bfloat16* param, int64_t n, float lr) {
-  const int64_t stride = int64_t{gridDim.x} * kBesideThreads<T> * kElements<T>;
-  int64_t first = (blockIdx.x * int64_t{kBesideThreads<T>} + threadIdx.x) * kElements<T>;
+__global__ void __launch_bounds__(kAlongsideThreads<T>)
+    adamw_alongside_kernel(MomentPointers<T> p, __nv_bfloat16* param, int64_t n, float lr) {
+  const int64_t stride = int64_t{gridDim.x} * kAlongsideThreads<T> * kElements<T>;
+  int64_t first = (blockIdx.x * int64_t{kAlongsideThreads<T>} + threadIdx.x) * kElements<T>;
   for (; first < n; first += stride) {
     float w[kElements<T>], d[kElements<T>];
     if (update_moments(p, first, w, d)) step_weights(p.master, param, first, w, d, lr);
@@ -302,13 +302,13 @@ void adamw_update(const AdamwUpdate& a, CudaStream& stream) {
   if (n == 0) return;
   dispatch(a.moments.exp_avg.dtype, [&](auto type) {
     using T = decltype(type);
-    if (a.beside) {
+    if (a.alongside) {
       // Each block has a multiprocessor of its own, since two would need more shared memory than there is.
-      const auto kernel = adamw_beside_kernel<T>;
-      const auto blocks = static_cast<unsigned>(multiprocessors_beside(stream));
+      const auto kernel = adamw_alongside_kernel<T>;
+      const auto blocks = static_cast<unsigned>(multiprocessors_alongside(stream));
       const int64_t shared = stream.context().properties().max_shared_bytes / 2 + 1024;
       TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-      kernel<<<blocks, kBesideThreads<T>, static_cast<size_t>(shared), stream>>>(
+      kernel<<<blocks, kAlongsideThreads<T>, static_cast<size_t>(shared), stream>>>(
           pointers_of<T>(a.moments), pointer<__nv_bfloat16>(a.param), n, a.lr);
       return;
     }

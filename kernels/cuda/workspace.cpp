@@ -67,13 +67,13 @@ void* workspace(CudaStream& stream, Scratch use, size_t bytes) {
 
 int num_multiprocessors(CudaStream& stream) { return stream.context().properties().num_multiprocessors; }
 
-int multiprocessors_beside(CudaStream& stream) {
+int multiprocessors_alongside(CudaStream& stream) {
   constexpr int kClusters = 4;  // leaves whole clusters of blocks
   return std::max(num_multiprocessors(stream) / 6 / kClusters * kClusters, 1);
 }
 
 int own_multiprocessors(CudaStream& stream) {
-  return num_multiprocessors(stream) - (stream.leaves_room() ? multiprocessors_beside(stream) : 0);
+  return num_multiprocessors(stream) - (stream.leaves_room() ? multiprocessors_alongside(stream) : 0);
 }
 
 }  // namespace tri::cuda

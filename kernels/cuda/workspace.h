@@ -52,7 +52,7 @@ void* workspace(CudaStream& stream, Scratch use, size_t bytes);
 int num_multiprocessors(CudaStream& stream);
 // Returns those that a stream leaves to others while it leaves room (Stream::leave_room): about a sixth, which updates
 // weights at 60 % of the memory's bandwidth.
-int multiprocessors_beside(CudaStream& stream);
+int multiprocessors_alongside(CudaStream& stream);
 // Returns those that persistent kernels of the stream may fill.
 int own_multiprocessors(CudaStream& stream);
 

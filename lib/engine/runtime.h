@@ -65,7 +65,7 @@ class Runtime {
   // Returns the groups that sum gradients over an axis: tp, and pp on the two holders of a tied embedding.
   std::vector<AxisGroup> axis_groups();
   PipelineLinks links() const;
-  // Returns the streams for sums of squares and updates beside others; made by the first call, in training.
+  // Returns the streams for sums of squares and updates alongside others; made by the first call, in training.
   UpdateStreams update_streams();
 
   std::vector<NamedTimes> times() const;  // one row per stream, compute first; none if the backend does not measure

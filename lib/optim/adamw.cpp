@@ -11,7 +11,7 @@ void update_adamw(const Update& u) {
                   .param = slice.param,
                   .quantized = slice.quantized,
                   .lr = u.lr,
-                  .beside = u.leaves_room && slice.used_late},
+                  .alongside = u.leaves_room && slice.used_late},
                  u.stream);
     u.publish(slice);
   }

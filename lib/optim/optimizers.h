@@ -14,7 +14,7 @@ namespace tri {
 
 class Muon;  // muon.h
 
-// Whether updates may run on a stream of their own, beside the next step's forward pass (parallel.overlap_update):
+// Whether updates may run on a stream of their own, alongside the next step's forward pass (parallel.overlap_update):
 // AdamW's do if no transfer and no weights stored in FP8 depend on them.
 bool may_overlap_updates(const Config& config);
 // Whether the forward pass of a microbatch takes long enough that such updates should leave it most of a GPU's

@@ -91,12 +91,12 @@ TEST(CudaOptimizers, updates_of_moments) {
     }
 }
 
-TEST(CudaOptimizers, an_update_beside_other_kernels_makes_the_same_bits) {
+TEST(CudaOptimizers, an_update_alongside_other_kernels_makes_the_same_bits) {
   TRI_NEEDS_GPU();
   for (const int64_t blocks : kSlices)
     for (const Dtype kept : kTypes) {
       const Slice slice(blocks);
-      const auto updated = [&](bool beside) {
+      const auto updated = [&](bool alongside) {
         const Operands operands = slice.adamw(kept, slice.param(Dtype::kBF16));
         std::vector<std::unique_ptr<DeviceBuffer>> memory;
         Place place;
@@ -105,7 +105,7 @@ TEST(CudaOptimizers, an_update_beside_other_kernels_makes_the_same_bits) {
           place.add(name, *memory.back());
         }
         AdamwUpdate args = adamw_on(place);
-        args.beside = beside;
+        args.alongside = alongside;
         cuda::adamw_update(args, test_stream());
         std::vector<Values> values;
         for (size_t i = 0; i < operands.size(); ++i) values.push_back(memory[i]->values(operands[i].second));

@@ -181,7 +181,7 @@ TEST(Trainer, the_average_of_the_weights_follows_every_update_and_changes_no_wei
       }
 }
 
-TEST(Trainer, updates_beside_the_next_step_change_no_bit) {
+TEST(Trainer, updates_alongside_the_next_step_change_no_bit) {
   for (const Dtype precision : {Dtype::kF32, Dtype::kBF16})
     for (const int zero : {0, 1})
       for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
@@ -192,7 +192,7 @@ TEST(Trainer, updates_beside_the_next_step_change_no_bit) {
         c.parallel.zero = zero;
         c.parallel.recompute = recompute;
         c.parallel.bucket_elements = 1024;
-        OneRank beside(c, UpdateEnd::kNextStep);
+        OneRank alongside(c, UpdateEnd::kNextStep);
         c.parallel.overlap_update = false;
         OneRank after(c);
         EXPECT_EQ(after.trainer->runtime().update_streams().updates, nullptr);
@@ -210,31 +210,31 @@ TEST(Trainer, updates_beside_the_next_step_change_no_bit) {
           const auto run = [&](OneRank& rank) {
             return rank.trainer->step(step, rank.tokens(step, 0), rank.tokens(step, 1), {}, nullptr, limits);
           };
-          const StepResult one = run(beside), other = run(after);
+          const StepResult one = run(alongside), other = run(after);
           EXPECT_EQ(one.loss, other.loss) << step;
           EXPECT_EQ(one.grad_norm, other.grad_norm) << step;
           if (step % 2 == 1) {
-            EXPECT_EQ(state(beside), state(after)) << step;
+            EXPECT_EQ(state(alongside), state(after)) << step;
           }
         }
-        EXPECT_EQ(beside.weights(), after.weights());
+        EXPECT_EQ(alongside.weights(), after.weights());
       }
 }
 
 // The update waits for a flag that is set after the step has returned its result.
 TEST(Trainer, a_step_does_not_wait_for_its_update_and_the_next_one_does) {
-  OneRank beside(tiny_config(), UpdateEnd::kNextStep), after(tiny_config());
+  OneRank alongside(tiny_config(), UpdateEnd::kNextStep), after(tiny_config());
   std::atomic<uint32_t> flag = 0;
   static_assert(sizeof flag == sizeof(uint32_t));
-  Stream& updates = *beside.trainer->runtime().update_streams().updates;
+  Stream& updates = *alongside.trainer->runtime().update_streams().updates;
   updates.wait_flag(reinterpret_cast<uint32_t*>(&flag), 1);
-  const auto before = to_floats(beside.parameters().front().weight);
-  EXPECT_EQ(beside.step(0).loss, after.step(0).loss);
-  EXPECT_EQ(to_floats(beside.parameters().front().weight), before);
+  const auto before = to_floats(alongside.parameters().front().weight);
+  EXPECT_EQ(alongside.step(0).loss, after.step(0).loss);
+  EXPECT_EQ(to_floats(alongside.parameters().front().weight), before);
   flag = 1;
-  EXPECT_EQ(beside.step(1).loss, after.step(1).loss);
-  beside.trainer->finish_update();
-  EXPECT_EQ(beside.weights(), after.weights());
+  EXPECT_EQ(alongside.step(1).loss, after.step(1).loss);
+  alongside.trainer->finish_update();
+  EXPECT_EQ(alongside.weights(), after.weights());
 }
 
 // Casts of a layer without FP8 see no tensor, so its history only decays: scales from it would be far too large.
