@@ -3,6 +3,7 @@
 //   GeLU (erf form)   out = x · Φ(x),  Φ(x) = 0.5 · (1 + erf(x / sqrt(2)))
 //   SwiGLU            out = silu(gate) · up,  silu(x) = x / (1 + exp(-x)),  each row of inp is gate (F), then up (F)
 //   GeGLU             out = gelu(gate) · up with the tanh form, rows as in SwiGLU
+// `used`, if present, is the number of rows that are computed; the others are neither read nor written.
 #pragma once
 
 #include <array>
@@ -18,16 +19,18 @@ inline constexpr std::array kActivationKernels{Activation::kGelu, Activation::kG
 
 struct ActivationForward {
   Activation kind = Activation::kGelu;
-  Tensor out;  // (R, F) T
-  Tensor inp;  // (R, F) T, or (R, 2F) T if gated
+  Tensor out;        // (R, F) T
+  Tensor inp;        // (R, F) T, or (R, 2F) T if gated
+  Tensor used = {};  // (1) i32, optional
 };
 void check(const ActivationForward&);
 
 struct ActivationBackward {
   Activation kind = Activation::kGelu;
-  Tensor dinp;  // like inp; overwritten; may be inp and, without a gate, dout
-  Tensor dout;  // (R, F) T
-  Tensor inp;   // (R, F) T, or (R, 2F) T if gated
+  Tensor dinp;       // like inp; overwritten; may be inp and, without a gate, dout
+  Tensor dout;       // (R, F) T
+  Tensor inp;        // (R, F) T, or (R, 2F) T if gated
+  Tensor used = {};  // (1) i32, optional
 };
 void check(const ActivationBackward&);
 

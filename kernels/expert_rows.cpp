@@ -34,7 +34,12 @@ void check(const MergeSources& a) {
 }
 
 void check(const GatherRows& a) {
-  require_matrix("gather_rows", "inp", a.inp);
+  TRI_REQUIRE(!a.inp.empty() && a.inp.dims == 2, "gather_rows: inp {}", a.inp.shape_text());
+  if (!a.weights.empty()) {
+    require_matrix("gather_rows", "inp", a.inp);
+    require_tensor("gather_rows", "weights", a.weights, Dtype::kF32, {a.inp[0] * a.divisor});
+  }
+  require_optional("gather_rows", "used", a.used, Dtype::kI32, {1});
   require_tensor("gather_rows", "out", a.out, a.inp.dtype, {a.out[0], a.inp[1]});
   require_tensor("gather_rows", "index", a.index, Dtype::kI32, {a.out[0]});
   TRI_REQUIRE(a.divisor > 0 && a.out.data != a.inp.data, "gather_rows: divisor {}, or out {} is inp", a.divisor,
@@ -57,7 +62,7 @@ void check(const CombineBackward& a) {
   const int64_t rows = a.dout[0], width = a.dout[1], per_token = a.place[1];
   require_tensor("combine_backward", "place", a.place, Dtype::kI32, {rows, per_token});
   require_tensor("combine_backward", "rows", a.rows, a.dout.dtype, {a.rows[0], width});
-  require_tensor("combine_backward", "drows", a.drows, a.dout.dtype, {a.rows[0], width});
+  require_optional("combine_backward", "drows", a.drows, a.dout.dtype, {a.rows[0], width});
   require_tensor("combine_backward", "weights", a.weights, Dtype::kF32, {rows, per_token});
   require_tensor("combine_backward", "dweights", a.dweights, Dtype::kF32, {rows, per_token});
 }

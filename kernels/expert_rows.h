@@ -5,7 +5,7 @@
 //   merge_sources      the same for rows that arrive in S parts, each sorted by expert, of counts[s, e] rows: position
 //                      pair[i] of the arrived rows moves to position i, and its expert's rows keep the order of the
 //                      parts
-//   gather_rows        out[i] = inp[index[i] / divisor]
+//   gather_rows        out[i] = inp[index[i] / divisor], or weights[index[i]] · inp[index[i] / divisor]
 //   combine_rows       out[r] = addend[r] + sum over k, ascending, of weights[r, k] · rows[place[r, k]]
 //   combine_backward   drows[place[r, k]] = weights[r, k] · dout[r];  dweights[r, k] = dout[r] · rows[place[r, k]]
 // The gradient of a gather with divisor K is combine_rows without weights; of a permutation, a gather with its inverse.
@@ -37,6 +37,8 @@ struct GatherRows {
   Tensor inp;    // (R, C) T; other memory than out
   Tensor index;  // (P) i32: in [0, R · divisor)
   int divisor = 1;
+  Tensor weights = {};  // (R · divisor) f32, optional
+  Tensor used = {};     // (1) i32, optional: the number of rows of `out` that are written
 };
 void check(const GatherRows&);
 
@@ -50,7 +52,7 @@ struct CombineRows {
 void check(const CombineRows&);
 
 struct CombineBackward {
-  Tensor drows;     // (P, C) T: overwritten where `place` points; may be rows
+  Tensor drows;     // (P, C) T: overwritten where `place` points; may be rows; optional
   Tensor dweights;  // (R, K) f32: overwritten
   Tensor dout;      // (R, C) T
   Tensor rows;      // (P, C) T

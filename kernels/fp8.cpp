@@ -23,6 +23,8 @@ void check_targets(const char* op, const Fp8Cast& c, int64_t rows, int64_t colum
   require_optional(op, "amax", c.amax, Dtype::kF32, {1});
   require_optional(op, "counts", c.counts, Dtype::kI64, {kNumFp8Counts});
   require_optional(op, "dbias", c.dbias, Dtype::kF32, {columns});
+  require_optional(op, "used", c.used, Dtype::kI32, {1});
+  TRI_REQUIRE(c.used.empty() || c.dbias.empty(), "{}: sums of a part of the rows", op);
 }
 
 }  // namespace
@@ -30,6 +32,7 @@ void check_targets(const char* op, const Fp8Cast& c, int64_t rows, int64_t colum
 void check(const Fp8Amax& a) {
   require_matrix("fp8_amax", "inp", a.inp);
   require_tensor("fp8_amax", "amax", a.amax, Dtype::kF32, {1});
+  require_optional("fp8_amax", "used", a.used, Dtype::kI32, {1});
 }
 
 void check(const Fp8Cast& c) {
@@ -82,6 +85,11 @@ void check(const Fp8ActivationBackward& a) {
 }
 
 void check(const Fp8Transpose& t) {
+  require_optional("fp8_transpose", "used", t.used, Dtype::kI32, {1});
+  if (t.inp.dims == 3) {
+    TRI_REQUIRE(is_fp8(t.inp.dtype) && t.used.empty(), "fp8_transpose: inp {}", t.inp.shape_text());
+    return require_tensor("fp8_transpose", "out", t.out, t.inp.dtype, {t.inp[0], t.inp[2], t.inp[1]});
+  }
   require_fp8("fp8_transpose", "inp", t.inp);
   require_tensor("fp8_transpose", "out", t.out, t.inp.dtype, {t.inp[1], t.inp[0]});
 }

@@ -12,8 +12,9 @@ namespace tri {
 
 // amax = max(amax, |inp|). NaN counts as more than infinity and stays.
 struct Fp8Amax {
-  Tensor amax;  // (1) f32, not negative
-  Tensor inp;   // (R, C) f32|bf16
+  Tensor amax;       // (1) f32, not negative
+  Tensor inp;        // (R, C) f32|bf16
+  Tensor used = {};  // (1) i32, optional: the number of rows that are read
 };
 void check(const Fp8Amax&);
 
@@ -32,6 +33,9 @@ struct Fp8Cast {
   // (kNumFp8Counts) i64, optional, added to: all elements; finite ones beyond the range; nonzero ones that become zero.
   Tensor counts;
   Tensor dbias;  // (C) f32, optional, added to in a fixed order: sums of inp over its rows
+  // (1) i32, optional, without dbias: the number of rows that are cast. The others are not read; their places in the
+  // outputs keep their bytes or become zeros.
+  Tensor used = {};
 
   Dtype format() const { return out.empty() ? out_t.dtype : out.dtype; }
 };
@@ -80,10 +84,11 @@ struct Fp8ActivationBackward {
 };
 void check(const Fp8ActivationBackward&);
 
-// out = inp^T
+// out = inp^T, of one matrix or of each of n.
 struct Fp8Transpose {
-  Tensor out;  // (C, R) e4m3|e5m2
-  Tensor inp;  // (R, C) same type
+  Tensor out;        // (C, R) or (n, C, R) e4m3|e5m2
+  Tensor inp;        // (R, C) or (n, R, C) same type
+  Tensor used = {};  // (1) i32, optional, of one matrix: rows from here on need not be transposed
 };
 void check(const Fp8Transpose&);
 

@@ -19,6 +19,7 @@
 #include "kernels/muon.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
+#include "kernels/peer_rows.h"
 #include "kernels/qk_norm_full.h"
 #include "kernels/qk_norm_rope.h"
 #include "kernels/random.h"
@@ -61,6 +62,8 @@
   ROW(grouped_forward, GroupedForward)                \
   ROW(grouped_input_gradient, GroupedInputGradient)   \
   ROW(grouped_weight_gradient, GroupedWeightGradient) \
+  ROW(grouped_fp8_gemm, GroupedFp8Gemm)               \
+  ROW(grouped_fp8_gradient, GroupedFp8Gradient)       \
   ROW(router_forward, RouterForward)                  \
   ROW(router_backward, RouterBackward)                \
   ROW(router_totals, RouterTotals)                    \
@@ -70,6 +73,9 @@
   ROW(gather_rows, GatherRows)                        \
   ROW(combine_rows, CombineRows)                      \
   ROW(combine_backward, CombineBackward)              \
+  ROW(share_pairs, SharePairs)                        \
+  ROW(plan_rows, PlanRows)                            \
+  ROW(fetch_rows, FetchRows)                          \
   ROW(pack_kv, PackKv)                                \
   ROW(unpack_kv, UnpackKv)                            \
   ROW(cross_entropy_stats, CrossEntropyStats)         \

@@ -95,7 +95,9 @@ void plain(const ActivationForward& a, Function function) {
 
 }  // namespace
 
-void activation_forward(const ActivationForward& a) {
+void activation_forward(const ActivationForward& all) {
+  const ActivationForward a{
+      .kind = all.kind, .out = first_rows(all.out, all.used), .inp = first_rows(all.inp, all.used)};
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
     switch (a.kind) {
@@ -111,7 +113,11 @@ void activation_forward(const ActivationForward& a) {
   });
 }
 
-void activation_backward(const ActivationBackward& a) {
+void activation_backward(const ActivationBackward& all) {
+  const ActivationBackward a{.kind = all.kind,
+                             .dinp = first_rows(all.dinp, all.used),
+                             .dout = first_rows(all.dout, all.used),
+                             .inp = first_rows(all.inp, all.used)};
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
     switch (a.kind) {

@@ -54,10 +54,20 @@ void merge_sources(const MergeSources& a) {
 
 void gather_rows(const GatherRows& a) {
   const int32_t* index = a.index.as<int32_t>();
+  const int64_t rows = used_rows(a.used, a.index.numel()), width = a.inp[1];
+  if (!a.weights.empty())
+    return dispatch(a.inp.dtype, [&](auto type) {
+      using T = decltype(type);
+      for (int64_t i = 0; i < rows; ++i) {
+        const float weight = a.weights.as<float>()[index[i]];
+        const T* from = a.inp.as<T>() + index[i] / a.divisor * width;
+        for (int64_t c = 0; c < width; ++c) a.out.as<T>()[i * width + c] = from_float<T>(weight * to_float(from[c]));
+      }
+    });
   const size_t bytes = static_cast<size_t>(a.inp[1]) * dtype_bytes(a.inp.dtype);
   const auto* inp = static_cast<const char*>(a.inp.data);
   auto* out = static_cast<char*>(a.out.data);
-  for (int64_t i = 0; i < a.index.numel(); ++i)
+  for (int64_t i = 0; i < rows; ++i)
     std::memcpy(out + static_cast<size_t>(i) * bytes, inp + static_cast<size_t>(index[i] / a.divisor) * bytes, bytes);
 }
 
@@ -95,12 +105,12 @@ void combine_backward(const CombineBackward& a) {
       for (int64_t k = 0; k < per_token; ++k) {
         const int64_t pair = r * per_token + k, at = place[pair] * width;
         const T* row = a.rows.as<T>() + at;
-        T* drow = a.drows.as<T>() + at;
+        T* drow = a.drows.empty() ? nullptr : a.drows.as<T>() + at;
         double sum = 0;
         for (int64_t c = 0; c < width; ++c) {  // drows may be rows: element c is read before it is written
           const float gradient = to_float(dout[r * width + c]);
           sum += static_cast<double>(gradient) * to_float(row[c]);
-          drow[c] = from_float<T>(weights[pair] * gradient);
+          if (drow != nullptr) drow[c] = from_float<T>(weights[pair] * gradient);
         }
         dweights[pair] = static_cast<float>(sum);
       }

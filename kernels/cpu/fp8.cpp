@@ -22,12 +22,12 @@ void raise(float& amax, uint32_t size) { amax = std::bit_cast<float>(std::max(st
 // Returns the value's bits without the sign.
 uint32_t size_of(float value) { return std::bit_cast<uint32_t>(value) & 0x7FFFFFFF; }
 
-// Transposes `values` (rows, columns) into out (columns, rows) in tiles that fit in the cache.
-void transpose(const uint8_t* values, uint8_t* out, int64_t rows, int64_t columns) {
+// Transposes the first `used` rows of `values` (rows, columns) into out (columns, rows) in tiles that fit in the cache.
+void transpose(const uint8_t* values, uint8_t* out, int64_t rows, int64_t columns, int64_t used) {
   constexpr int64_t kTile = 32;
-  for (int64_t r0 = 0; r0 < rows; r0 += kTile)
+  for (int64_t r0 = 0; r0 < used; r0 += kTile)
     for (int64_t c0 = 0; c0 < columns; c0 += kTile)
-      for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
+      for (int64_t r = r0; r < std::min(used, r0 + kTile); ++r)
         for (int64_t c = c0; c < std::min(columns, c0 + kTile); ++c) out[c * rows + r] = values[r * columns + c];
 }
 
@@ -81,7 +81,8 @@ void fp8_amax(const Fp8Amax& a) {
   dispatch(a.inp.dtype, [&](auto type) {
     const auto* inp = a.inp.as<decltype(type)>();
     uint32_t most = 0;
-    for (int64_t i = 0, count = a.inp.numel(); i < count; ++i) most = std::max(most, size_of(to_float(inp[i])));
+    for (int64_t i = 0, count = first_rows(a.inp, a.used).numel(); i < count; ++i)
+      most = std::max(most, size_of(to_float(inp[i])));
     raise(*a.amax.as<float>(), most);
   });
 }
@@ -91,10 +92,10 @@ void fp8_cast(const Fp8Cast& c) {
   if (c.out.empty()) scratch.resize(static_cast<size_t>(c.inp.numel()));
   uint8_t* out = c.out.empty() ? scratch.data() : fp8_bytes(c.out);
   dispatch(c.inp.dtype, [&](auto type) {
-    encode(c.inp.as<decltype(type)>(), out, c.inp.numel(), *c.scale.as<float>(), fp8_format(c.format()),
-           c.amax.as<float>(), c.counts.as<int64_t>());
+    encode(c.inp.as<decltype(type)>(), out, first_rows(c.inp, c.used).numel(), *c.scale.as<float>(),
+           fp8_format(c.format()), c.amax.as<float>(), c.counts.as<int64_t>());
   });
-  if (!c.out_t.empty()) transpose(out, fp8_bytes(c.out_t), c.inp[0], c.inp[1]);
+  if (!c.out_t.empty()) transpose(out, fp8_bytes(c.out_t), c.inp[0], c.inp[1], used_rows(c.used, c.inp[0]));
   if (!c.dbias.empty()) bias_backward({.dbias = c.dbias, .dout = c.inp});
 }
 
@@ -125,7 +126,7 @@ void fp8_activation_forward(const Fp8ActivationForward& a) {
   thread_local std::vector<char> scratch;
   Fp8Cast c = a.cast;
   c.inp = scratch_tensor(scratch, a.inp.dtype, a.inp[0], a.inp[1] / (is_gated(a.kind) ? 2 : 1));
-  activation_forward({.kind = a.kind, .out = c.inp, .inp = a.inp});
+  activation_forward({.kind = a.kind, .out = c.inp, .inp = a.inp, .used = c.used});
   fp8_cast(c);
 }
 
@@ -133,11 +134,15 @@ void fp8_activation_backward(const Fp8ActivationBackward& a) {
   thread_local std::vector<char> scratch;
   Fp8Cast c = a.cast;
   c.inp = scratch_tensor(scratch, a.inp.dtype, a.inp[0], a.inp[1]);
-  activation_backward({.kind = a.kind, .dinp = c.inp, .dout = a.dout, .inp = a.inp});
+  activation_backward({.kind = a.kind, .dinp = c.inp, .dout = a.dout, .inp = a.inp, .used = c.used});
   fp8_cast(c);
 }
 
-void fp8_transpose(const Fp8Transpose& t) { transpose(fp8_bytes(t.inp), fp8_bytes(t.out), t.inp[0], t.inp[1]); }
+void fp8_transpose(const Fp8Transpose& t) {
+  const int64_t rows = t.inp[t.inp.dims - 2], columns = t.inp[t.inp.dims - 1];
+  for (int64_t first = 0; first < t.inp.numel(); first += rows * columns)
+    transpose(fp8_bytes(t.inp) + first, fp8_bytes(t.out) + first, rows, columns, used_rows(t.used, rows));
+}
 
 void fp8_scales(const Fp8Scales& s) {
   float *scale = s.scale.as<float>(), *inverse = s.inverse.as<float>();

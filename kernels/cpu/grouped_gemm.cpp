@@ -3,6 +3,7 @@
 #include "kernels/grouped_gemm.h"
 
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/ops.h"
 
@@ -48,6 +49,39 @@ void grouped_weight_gradient(const GroupedWeightGradient& a) {
             .trans_a = Trans::kYes,
             .beta = a.beta});
     else if (a.beta == 0.0f)
+      std::memset(dweight.data, 0, static_cast<size_t>(dweight.bytes()));
+  });
+}
+
+void grouped_fp8_gemm(const GroupedFp8Gemm& g) {
+  for_each_expert(g.offsets, [&](int64_t e, int64_t first, int64_t count) {
+    if (count > 0)
+      fp8_gemm({.out = g.out.rows(first, count),
+                .a = g.a.rows(first, count),
+                .b = of_expert(g.b, e),
+                .inverse_a = g.inverse_a,
+                .inverse_b = g.inverse_b});
+  });
+}
+
+void grouped_fp8_gradient(const GroupedFp8Gradient& g) {
+  thread_local std::vector<uint8_t> dout, inp;
+  const auto columns = [](const Tensor& all, int64_t first, int64_t count, std::vector<uint8_t>& scratch) {
+    scratch.resize(static_cast<size_t>(all[0] * count));
+    for (int64_t r = 0; r < all[0]; ++r)
+      std::memcpy(scratch.data() + r * count, fp8_bytes(all) + r * all[1] + first, static_cast<size_t>(count));
+    return Tensor{scratch.data(), all.dtype, {all[0], count}};
+  };
+  for_each_expert(g.offsets, [&](int64_t e, int64_t first, int64_t count) {
+    const Tensor dweight = of_expert(g.dweight, e);
+    if (count > 0)
+      fp8_gemm({.out = dweight,
+                .a = columns(g.dout_t, first, count, dout),
+                .b = columns(g.inp_t, first, count, inp),
+                .inverse_a = g.inverse_a,
+                .inverse_b = g.inverse_b,
+                .beta = g.beta});
+    else if (g.beta == 0.0f)
       std::memset(dweight.data, 0, static_cast<size_t>(dweight.bytes()));
   });
 }

@@ -13,10 +13,11 @@ namespace {
 constexpr int kThreads = 256;
 
 template <class T, class Kind, int kPack>
-__global__ void forward_kernel(T* out, const T* inp, int64_t packs, int64_t width) {
+__global__ void forward_kernel(T* out, const T* inp, int64_t packs, int64_t width, const int32_t* used) {
   const int64_t pack = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (pack >= packs) return;
   const int64_t at = pack * kPack, r = at / width, c = at % width;
+  if (used != nullptr && r >= *used) return;
   Pack<T, kPack> in[Kind::kInputs], y;
   for (int k = 0; k < Kind::kInputs; ++k) in[k] = load_pack<kPack>(inp + (r * Kind::kInputs + k) * width + c);
 #pragma unroll
@@ -29,10 +30,12 @@ __global__ void forward_kernel(T* out, const T* inp, int64_t packs, int64_t widt
 }
 
 template <class T, class Kind, int kPack>
-__global__ void backward_kernel(T* dinp, const T* dout, const T* inp, int64_t packs, int64_t width) {
+__global__ void backward_kernel(T* dinp, const T* dout, const T* inp, int64_t packs, int64_t width,
+                                const int32_t* used) {
   const int64_t pack = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (pack >= packs) return;
   const int64_t at = pack * kPack, r = at / width, c = at % width;
+  if (used != nullptr && r >= *used) return;
   Pack<T, kPack> in[Kind::kInputs], din[Kind::kInputs];
   for (int k = 0; k < Kind::kInputs; ++k) in[k] = load_pack<kPack>(inp + (r * Kind::kInputs + k) * width + c);
   const Pack<T, kPack> dy = load_pack<kPack>(dout + at);
@@ -54,7 +57,7 @@ void forward(const ActivationForward& a, CudaStream& stream) {
   const int64_t packs = packed ? count / kPack : count;
   const auto blocks = static_cast<unsigned>((packs + kThreads - 1) / kThreads);
   auto kernel = packed ? forward_kernel<T, Kind, kPack> : forward_kernel<T, Kind, 1>;
-  kernel<<<blocks, kThreads, 0, stream>>>(pointer<T>(a.out), pointer<T>(a.inp), packs, width);
+  kernel<<<blocks, kThreads, 0, stream>>>(pointer<T>(a.out), pointer<T>(a.inp), packs, width, pointer<int32_t>(a.used));
   TRI_CUDA_LAUNCH("activation_forward");
 }
 
@@ -66,7 +69,8 @@ void backward(const ActivationBackward& a, CudaStream& stream) {
   const int64_t packs = packed ? count / kPack : count;
   const auto blocks = static_cast<unsigned>((packs + kThreads - 1) / kThreads);
   auto kernel = packed ? backward_kernel<T, Kind, kPack> : backward_kernel<T, Kind, 1>;
-  kernel<<<blocks, kThreads, 0, stream>>>(pointer<T>(a.dinp), pointer<T>(a.dout), pointer<T>(a.inp), packs, width);
+  kernel<<<blocks, kThreads, 0, stream>>>(pointer<T>(a.dinp), pointer<T>(a.dout), pointer<T>(a.inp), packs, width,
+                                          pointer<int32_t>(a.used));
   TRI_CUDA_LAUNCH("activation_backward");
 }
 

@@ -174,13 +174,33 @@ __global__ void __launch_bounds__(kThreads) merge_sources_kernel(int32_t* place,
 // A warp per row; `packs` of a row.
 template <class Unit>
 __global__ void __launch_bounds__(kThreads)
-    gather_rows_kernel(Unit* out, const Unit* inp, const int32_t* index, int64_t rows, int64_t packs, int divisor) {
+    gather_rows_kernel(Unit* out, const Unit* inp, const int32_t* index, int64_t rows, int64_t packs, int divisor,
+                       const int32_t* used) {
   const int64_t row = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32;
-  if (row >= rows) return;
+  if (row >= rows || (used != nullptr && row >= *used)) return;
   const Unit* from = inp + index[row] / divisor * packs;
   Unit* to = out + row * packs;
 #pragma unroll 4
   for (int64_t i = threadIdx.x % 32; i < packs; i += 32) to[i] = from[i];
+}
+
+// The same, times weights[index].
+template <class T, int kVec>
+__global__ void __launch_bounds__(kThreads)
+    gather_weighted_kernel(T* out, const T* inp, const int32_t* index, const float* weights, int64_t rows, int width,
+                           int divisor, const int32_t* used) {
+  const int64_t row = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32;
+  if (row >= rows || (used != nullptr && row >= *used)) return;
+  const float weight = weights[index[row]];
+  const T* from = inp + int64_t{index[row] / divisor} * width;
+#pragma unroll 4
+  for (int c = static_cast<int>(threadIdx.x) % 32 * kVec; c < width; c += 32 * kVec) {
+    float x[kVec];
+    unpack(load_pack<kVec>(from + c), x);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) x[i] *= weight;
+    store_pack(out + row * width + c, pack_floats<T>(x));
+  }
 }
 
 // A thread per pack of kVec elements.
@@ -221,7 +241,7 @@ __global__ void __launch_bounds__(kThreads)
   store_pack(out + at, pack_floats<T>(sum));
 }
 
-// A warp per pair. drows may be rows: an element is read before the same thread writes it.
+// A warp per pair. drows may be rows: an element is read before the same thread writes it. drows may be null.
 template <class T, int kVec>
 __global__ void __launch_bounds__(kThreads)
     combine_backward_kernel(T* drows, float* dweights, const T* dout, const T* rows, const int32_t* place,
@@ -242,7 +262,7 @@ __global__ void __launch_bounds__(kThreads)
       sum = fmaf(gradient[i], x[i], sum);
       gradient[i] *= weight;
     }
-    store_pack(drows + at + c, pack_floats<T>(gradient));
+    if (drows != nullptr) store_pack(drows + at + c, pack_floats<T>(gradient));
   }
   sum = warp_sum(sum);
   if (lane == 0) dweights[p] = sum;
@@ -284,16 +304,31 @@ void merge_sources(const MergeSources& a, CudaStream& stream) {
 void gather_rows(const GatherRows& a, CudaStream& stream) {
   const int64_t rows = a.out[0], bytes = a.out[1] * static_cast<int64_t>(dtype_bytes(a.out.dtype));
   if (rows == 0) return;
+  if (!a.weights.empty()) {
+    dispatch(a.inp.dtype, [&](auto type) {
+      using T = decltype(type);
+      const auto width = static_cast<int>(a.inp[1]);
+      const auto kernel =
+          aligned<T>(width, {a.out, a.inp}) ? gather_weighted_kernel<T, Pack<T>::kSize> : gather_weighted_kernel<T, 1>;
+      kernel<<<blocks_of_warps(rows), kThreads, 0, stream>>>(pointer<T>(a.out), pointer<T>(a.inp),
+                                                             pointer<int32_t>(a.index), pointer<float>(a.weights), rows,
+                                                             width, a.divisor, pointer<int32_t>(a.used));
+    });
+    TRI_CUDA_LAUNCH("gather_rows");
+    return;
+  }
   const auto launch = [&](auto unit) {
     using Unit = decltype(unit);
     gather_rows_kernel<Unit><<<blocks_of_warps(rows), kThreads, 0, stream>>>(
         pointer<Unit>(a.out), pointer<Unit>(a.inp), pointer<int32_t>(a.index), rows,
-        bytes / static_cast<int64_t>(sizeof(Unit)), a.divisor);
+        bytes / static_cast<int64_t>(sizeof(Unit)), a.divisor, pointer<int32_t>(a.used));
   };
   if (aligned<char>(bytes, {a.out, a.inp}))
     launch(uint4{});
-  else
+  else if (bytes % 2 == 0)
     launch(uint16_t{});
+  else
+    launch(uint8_t{});
   TRI_CUDA_LAUNCH("gather_rows");
 }
 

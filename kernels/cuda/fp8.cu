@@ -18,6 +18,7 @@ namespace {
 template <class T, int kVec>
 __global__ void __launch_bounds__(kThreads) amax_kernel(Fp8Target target, const T* inp, int64_t runs) {
   Fp8Found found;
+  if (target.used != nullptr) runs = min(runs, target.used_elements() / kVec);
 #pragma unroll 2
   for (int64_t run = thread_index(); run < runs; run += int64_t{gridDim.x} * kThreads) {
     const Pack<T, kVec> from = load_pack<kVec>(inp + run * kVec);
@@ -37,13 +38,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    transpose_kernel(uint8_t* out, const uint8_t* inp, int64_t rows, int64_t columns) {
+    transpose_kernel(uint8_t* out, const uint8_t* inp, int64_t rows, int64_t columns, const int32_t* used) {
   constexpr int kBytes = 16, kAcross = kTile / kBytes;
   __shared__ alignas(16) TransposeTile tile;
   const int64_t first_row = blockIdx.y * int64_t{kTile}, first_column = blockIdx.x * int64_t{kTile};
   const int column = static_cast<int>(threadIdx.x) % kAcross * kBytes, quad = static_cast<int>(threadIdx.x) / kAcross;
   static_assert(kThreads == kAcross * (kTile / kQuad));
   const int64_t r = first_row + quad * kQuad, c = first_column + column;
+  if (used != nullptr && first_row >= *used) return;
+  out += blockIdx.z * rows * columns;
+  inp += blockIdx.z * rows * columns;
   if (r < rows && c < columns) {
     uint4 from[kQuad];
 #pragma unroll
@@ -54,13 +58,13 @@ __global__ void __launch_bounds__(kThreads)
     tile.put(column + 12, quad, {from[0].w, from[1].w, from[2].w, from[3].w});
   }
   __syncthreads();
-  tile.store(out, first_row, first_column, rows, columns);
+  tile.store(out, first_row, first_column, rows, columns, rows);
 }
 
 __global__ void __launch_bounds__(kThreads)
     transpose_elements_kernel(uint8_t* out, const uint8_t* inp, int64_t rows, int64_t columns) {
-  const int64_t i = thread_index();
-  if (i < rows * columns) out[i % columns * rows + i / columns] = inp[i];
+  const int64_t i = thread_index(), first = blockIdx.z * rows * columns;
+  if (i < rows * columns) out[first + i % columns * rows + i / columns] = inp[first + i];
 }
 
 __device__ float scale_of(float amax, float most) {
@@ -108,12 +112,16 @@ void fp8_cast_slice(const Fp8CastSlice& c, CudaStream& stream) {
 
 void fp8_transpose(const Fp8Transpose& t, CudaStream& stream) {
   if (t.inp.numel() == 0) return;
-  const int64_t rows = t.inp[0], columns = t.inp[1];
+  const int64_t rows = t.inp[t.inp.dims - 2], columns = t.inp[t.inp.dims - 1];
+  const auto matrices = static_cast<unsigned>(t.inp.numel() / rows / columns);
+  dim3 grid = tiles(rows, columns);
+  grid.z = matrices;
   if (in_units(16, {rows, columns}, {t.out, t.inp}))
-    transpose_kernel<<<tiles(rows, columns), kThreads, 0, stream>>>(fp8_bytes(t.out), fp8_bytes(t.inp), rows, columns);
+    transpose_kernel<<<grid, kThreads, 0, stream>>>(fp8_bytes(t.out), fp8_bytes(t.inp), rows, columns,
+                                                    pointer<int32_t>(t.used));
   else
-    transpose_elements_kernel<<<blocks_for(rows * columns), kThreads, 0, stream>>>(fp8_bytes(t.out), fp8_bytes(t.inp),
-                                                                                   rows, columns);
+    transpose_elements_kernel<<<dim3(blocks_for(rows * columns), 1, matrices), kThreads, 0, stream>>>(
+        fp8_bytes(t.out), fp8_bytes(t.inp), rows, columns);
   TRI_CUDA_LAUNCH("fp8_transpose");
 }
 
@@ -123,11 +131,12 @@ void fp8_amax(const Fp8Amax& a, CudaStream& stream) {
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kVec = Pack<T>::kSize;
-    const bool packs = count % kVec == 0 && aligned<T>(0, {a.inp});
+    const bool packs = (a.used.empty() ? count : a.inp[1]) % kVec == 0 && aligned<T>(0, {a.inp});
     const int64_t runs = packs ? count / kVec : count;
     auto kernel = packs ? amax_kernel<T, kVec> : amax_kernel<T, 1>;
-    kernel<<<striding_blocks(runs, stream), kThreads, 0, stream>>>({.amax = pointer<float>(a.amax)}, pointer<T>(a.inp),
-                                                                   runs);
+    kernel<<<striding_blocks(runs, stream), kThreads, 0, stream>>>(
+        {.amax = pointer<float>(a.amax), .elements = count, .used = pointer<int32_t>(a.used), .columns = a.inp[1]},
+        pointer<T>(a.inp), runs);
   });
   TRI_CUDA_LAUNCH("fp8_amax");
 }

@@ -32,7 +32,16 @@ struct Fp8Target {
   const float* scale;
   float* amax;
   int64_t* counts;
-  int64_t elements;  // of the whole tensor
+  int64_t elements;               // of the whole tensor
+  const int32_t* used = nullptr;  // rows that are cast; null: all
+  int64_t columns = 0;            // of the tensor, with `used`
+
+  __device__ __forceinline__ int64_t used_rows(int64_t rows) const {
+    return used == nullptr ? rows : min(rows, static_cast<int64_t>(*used));
+  }
+  __device__ __forceinline__ int64_t used_elements() const {
+    return used == nullptr ? elements : min(elements, *used * columns);
+  }
 };
 
 template <__nv_fp8_interpretation_t kFormat>
@@ -129,7 +138,7 @@ __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, b
     atomicAdd(counts + static_cast<int>(k == 1 ? Fp8Count::kSaturated : Fp8Count::kUnderflowed),
               static_cast<unsigned long long>(total));
   if (k == 0 && counts != nullptr && counts_elements)
-    atomicAdd(counts + static_cast<int>(Fp8Count::kElements), static_cast<unsigned long long>(target.elements));
+    atomicAdd(counts + static_cast<int>(Fp8Count::kElements), static_cast<unsigned long long>(target.used_elements()));
 }
 // For a block of kThreads.
 __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, bool counts_elements) {
@@ -159,6 +168,7 @@ __global__ void __launch_bounds__(kThreads)
   Fp8Found found;
   const float scale = *target.scale;
   const uint32_t stride = gridDim.x * kThreads;
+  if (target.used != nullptr) runs = min(runs, static_cast<uint32_t>(target.used_elements() / kRun));
 #pragma unroll 2
   for (uint32_t run = blockIdx.x * kThreads + threadIdx.x; run < runs; run += stride) {
     const uint32_t r = Source::kFlat ? 0 : run / runs_a_row;
@@ -174,7 +184,7 @@ __global__ void __launch_bounds__(kThreads)
     cast_elements_kernel(uint8_t* out, uint8_t* out_t, Source source, Fp8Target target, int64_t rows, int64_t columns) {
   Fp8Found found;
   const float scale = *target.scale;
-  for (int64_t i = thread_index(); i < rows * columns; i += int64_t{gridDim.x} * kThreads) {
+  for (int64_t i = thread_index(); i < target.used_rows(rows) * columns; i += int64_t{gridDim.x} * kThreads) {
     const int64_t r = i / columns, c = i % columns;
     const uint8_t code = encode_one<kFormat>(to_float(source.template at<1>(r, c).item[0]), scale, found);
     if (out != nullptr) out[i] = code;
@@ -198,13 +208,15 @@ struct TransposeTile {
     word[column + 2][place(column, quad)] = __byte_perm(high01, high23, 0x5410);
     word[column + 3][place(column, quad)] = __byte_perm(high01, high23, 0x7632);
   }
-  // Writes to out_t (columns, rows); all threads of a block call it, after a barrier. `rows` is a multiple of sixteen.
-  __device__ void store(uint8_t* out_t, int64_t first_row, int64_t first_column, int64_t rows, int64_t columns) const {
+  // Writes the rows below `end` to out_t (columns, rows); all threads of a block call it, after a barrier. `rows` and
+  // `end` are multiples of sixteen.
+  __device__ void store(uint8_t* out_t, int64_t first_row, int64_t first_column, int64_t rows, int64_t columns,
+                        int64_t end) const {
     constexpr int kGroups = kTile / 16;
 #pragma unroll
     for (int i = static_cast<int>(threadIdx.x); i < kTile * kGroups; i += kThreads) {
       const int c = i / kGroups, group = i % kGroups;
-      if (first_column + c >= columns || first_row + group * 16 >= rows) continue;
+      if (first_column + c >= columns || first_row + group * 16 >= end) continue;
       *reinterpret_cast<uint4*>(out_t + (first_column + c) * rows + first_row + group * 16) =
           *reinterpret_cast<const uint4*>(&word[c][place(c, group * 4)]);
     }
@@ -242,14 +254,21 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<Source>)
   const int64_t c = first_column + column;
   Fp8Found found;
   const float scale = *target.scale;
+  // Rows from `used` to `end` count as zeros; later ones are not written.
+  const int64_t used = target.used_rows(rows), end = (used + 15) / 16 * 16;
   float sums[kParts][kColumnSums ? kRun : 1] = {};
 #pragma unroll 1
   for (int quad = static_cast<int>(threadIdx.x) / kRuns; quad < kQuads; quad += kThreads / kRuns) {
     const int64_t r = first_row + quad * kQuad;
-    if (r >= rows || c >= part_columns) break;
+    if (r >= end || c >= part_columns) break;
     Pack<typename Source::Type, kRun> from[kQuad][kParts];
 #pragma unroll
-    for (int k = 0; k < kQuad; ++k) make_parts(source, r + k, c, from[k]);
+    for (int k = 0; k < kQuad; ++k) {
+      if (r + k < used)
+        make_parts(source, r + k, c, from[k]);
+      else
+        memset(from[k], 0, sizeof from[k]);
+    }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       uint2 quantized[kQuad];
@@ -271,7 +290,7 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<Source>)
   __syncthreads();
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
-    tile[part].store(out_t + part * part_columns * rows, first_row, first_column, rows, part_columns);
+    tile[part].store(out_t + part * part_columns * rows, first_row, first_column, rows, part_columns, end);
     if constexpr (kColumnSums) {
       static_assert(kRuns == 16, "a warp has two quads of each run");
       if (part > 0) __syncthreads();

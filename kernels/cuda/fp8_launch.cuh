@@ -35,7 +35,8 @@ __global__ void column_sums_kernel(float* sums, Source source, int64_t rows, int
 template <__nv_fp8_interpretation_t kFormat, class Source>
 void launch_cast_as(const Source& source, bool wide, const Fp8Cast& c, int64_t rows, int64_t columns,
                     CudaStream& stream) {
-  const Fp8Target target{pointer<float>(c.scale), pointer<float>(c.amax), pointer<int64_t>(c.counts), rows * columns};
+  const Fp8Target target{pointer<float>(c.scale), pointer<float>(c.amax),   pointer<int64_t>(c.counts),
+                         rows * columns,          pointer<int32_t>(c.used), columns};
   uint8_t *out = fp8_bytes(c.out), *out_t = fp8_bytes(c.out_t);
   const int64_t runs = rows * columns / kRun;
   const int64_t part_columns = columns / Source::kParts;

@@ -315,4 +315,41 @@ TRI_WGMMA(224, TRI_NAMES112, TRI_ACC112, "%112", "%113", "%114", "%115", "%116",
 TRI_WGMMA(256, TRI_NAMES128, TRI_ACC128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 #undef TRI_WGMMA
 
+// FP8 types of an operand.
+struct E4M3 {};
+struct E5M2 {};
+
+// d (64 x N) = a (64 x 32) · b (32 x N), plus d without `_set`; both K-major in shared memory.
+#define TRI_WGMMA_FP8_OF(a_tag, a_type, b_tag, b_type, n, names, accumulators, r0, r1)                    \
+  __device__ __forceinline__ void wgmma_fp8_set(a_tag, b_tag, float(&d)[n / 2], uint64_t a, uint64_t b) { \
+    asm volatile(                                                                                         \
+        "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"                                                    \
+        "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." a_type "." b_type " {" names "}, " r0 ", " r1   \
+        ", add, 1, 1;\n}"                                                                                 \
+        : accumulators("=f")                                                                              \
+        : "l"(a), "l"(b));                                                                                \
+  }                                                                                                       \
+  __device__ __forceinline__ void wgmma_fp8(a_tag, b_tag, float(&d)[n / 2], uint64_t a, uint64_t b) {     \
+    asm volatile(                                                                                         \
+        "{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"                                                    \
+        "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." a_type "." b_type " {" names "}, " r0 ", " r1   \
+        ", add, 1, 1;\n}"                                                                                 \
+        : accumulators("+f")                                                                              \
+        : "l"(a), "l"(b));                                                                                \
+  }
+#define TRI_WGMMA_FP8(n, names, accumulators, r0, r1)                          \
+  TRI_WGMMA_FP8_OF(E4M3, "e4m3", E4M3, "e4m3", n, names, accumulators, r0, r1) \
+  TRI_WGMMA_FP8_OF(E4M3, "e4m3", E5M2, "e5m2", n, names, accumulators, r0, r1) \
+  TRI_WGMMA_FP8_OF(E5M2, "e5m2", E4M3, "e4m3", n, names, accumulators, r0, r1)
+TRI_WGMMA_FP8(32, TRI_NAMES16, TRI_ACC16_0, "%16", "%17")
+TRI_WGMMA_FP8(64, TRI_NAMES32, TRI_ACC32, "%32", "%33")
+TRI_WGMMA_FP8(96, TRI_NAMES48, TRI_ACC48, "%48", "%49")
+TRI_WGMMA_FP8(128, TRI_NAMES64, TRI_ACC64, "%64", "%65")
+TRI_WGMMA_FP8(160, TRI_NAMES80, TRI_ACC80, "%80", "%81")
+TRI_WGMMA_FP8(192, TRI_NAMES96, TRI_ACC96, "%96", "%97")
+TRI_WGMMA_FP8(224, TRI_NAMES112, TRI_ACC112, "%112", "%113")
+TRI_WGMMA_FP8(256, TRI_NAMES128, TRI_ACC128, "%128", "%129")
+#undef TRI_WGMMA_FP8
+#undef TRI_WGMMA_FP8_OF
+
 }  // namespace tri::cuda::hopper

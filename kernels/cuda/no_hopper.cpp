@@ -19,6 +19,10 @@ void hopper_grouped_gemm(const GroupedProduct&, CudaStream&) {
   TRI_REQUIRE(false, "hopper_grouped_gemm in a build without sm_90a");
 }
 
+void hopper_grouped_gemm_fp8(const GroupedProduct&, CudaStream&) {
+  TRI_REQUIRE(false, "hopper_grouped_gemm_fp8 in a build without sm_90a");
+}
+
 bool hopper_qk_norm_rope_forward(const QkNormRopeForward&, CudaStream&) { return false; }
 bool hopper_qk_norm_rope_backward(const QkNormRopeBackward&, CudaStream&) { return false; }
 

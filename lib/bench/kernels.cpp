@@ -240,6 +240,43 @@ class Cases {
         product(beta == 0 ? "grouped_weight_gradient" : "grouped_weight_gradient, adding", [=](Stream& s) {
           grouped_weight_gradient({.dweight = dweight, .dout = out, .inp = inp, .offsets = offsets, .beta = beta}, s);
         });
+      if (n % kFp8Multiple != 0 || k % kFp8Multiple != 0 || P % kFp8Multiple != 0) continue;
+      const Tensor rows8 = take(Dtype::kE4M3, {P, k}), weight8 = take(Dtype::kE4M3, {E, n, k});
+      const Tensor dout_t = take(Dtype::kE5M2, {n, P}), inp_t = rows8.view({k, P});
+      const Tensor one_expert = weight8.rows(0, 1).view({n, k}), inverse = take(Dtype::kF32, {1});
+      for (const Fp8Accumulation sums : {Fp8Accumulation::kFast, Fp8Accumulation::kFp32}) {
+        const std::string how = sums == Fp8Accumulation::kFast ? ", fast accumulation" : "";
+        product("grouped_fp8_gemm" + how, [=](Stream& s) {
+          grouped_fp8_gemm({.out = out,
+                            .a = rows8,
+                            .b = weight8,
+                            .offsets = offsets,
+                            .inverse_a = inverse,
+                            .inverse_b = inverse,
+                            .accumulation = sums},
+                           s);
+        });
+        product("fp8_gemm of one expert" + how, [=](Stream& s) {
+          fp8_gemm({.out = out,
+                    .a = rows8,
+                    .b = one_expert,
+                    .inverse_a = inverse,
+                    .inverse_b = inverse,
+                    .accumulation = sums},
+                   s);
+        });
+        product("grouped_fp8_gradient" + how, [=](Stream& s) {
+          grouped_fp8_gradient({.dweight = dweight,
+                                .dout_t = dout_t,
+                                .inp_t = inp_t,
+                                .offsets = offsets,
+                                .inverse_a = inverse,
+                                .inverse_b = inverse,
+                                .beta = 0.0f,
+                                .accumulation = sums},
+                               s);
+        });
+      }
     }
   }
 

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "kernels/attention.h"
+#include "kernels/core/dims.h"
 #include "tests/cuda/op_compare.h"
 
 namespace tri::test {
@@ -269,6 +270,182 @@ void compare_grouped(const GroupedCase& c, Dtype dtype, CudaStream& stream) {
         }),
         elements(1e-5 * std::sqrt(static_cast<double>(rows))));
   }
+}
+
+// The widths of FP8 operands are multiples of sixteen; an expert's rows begin anywhere.
+void compare_grouped_fp8(const GroupedCase& c, Dtype gradients, CudaStream& stream) {
+  std::vector<double> offsets{0};
+  for (const int count : c.counts) offsets.push_back(offsets.back() + count);
+  const auto experts = static_cast<int64_t>(c.counts.size()), used = static_cast<int64_t>(offsets.back()),
+             rows = round_up(used + c.unused, kFp8Multiple);
+  const std::string what = fmt::format("E {} rows {} of {} N {} K {}, {} on {}", experts, used, rows, c.n, c.k,
+                                       enum_name(gradients), stream.name());
+  const auto matrix = [&](Dtype dtype, int64_t width, bool transposed, const char* name) {
+    Values values = random_values(rows * width, name);
+    for (int64_t r = used; r < rows; ++r)
+      for (int64_t i = 0; i < width; ++i)
+        values[static_cast<size_t>(transposed ? i * rows + r : r * width + i)] = std::nan("");
+    return transposed ? Buffer(dtype, {width, rows}, values) : Buffer(dtype, {rows, width}, values);
+  };
+  const Buffer at(Dtype::kI32, {experts + 1}, offsets), half(Dtype::kF32, {1}, {0.5}),
+      quarter(Dtype::kF32, {1}, {0.25});
+  const Buffer weight(Dtype::kE4M3, {experts, c.n, c.k}, random_values(experts * c.n * c.k, "weight"));
+  for (const Fp8Accumulation accumulation : {Fp8Accumulation::kFp32, Fp8Accumulation::kFast}) {
+    // Tensor cores keep about 14 bits of a sum.
+    const double tolerance = accumulation == Fp8Accumulation::kFast ? 4e-3 : 1e-3;
+    TRI_COMPARE_ON(stream, grouped_fp8_gemm, what,
+                   (Operands{{"out", Buffer(Dtype::kBF16, {rows, c.n})},
+                             {"a", matrix(gradients, c.k, false, "a")},
+                             {"b", weight},
+                             {"offsets", at},
+                             {"half", half},
+                             {"quarter", quarter}}),
+                   ([&](const Place& on) {
+                     return GroupedFp8Gemm{.out = on("out"),
+                                           .a = on("a"),
+                                           .b = on("b"),
+                                           .offsets = on("offsets"),
+                                           .inverse_a = on("half"),
+                                           .inverse_b = on("quarter"),
+                                           .accumulation = accumulation};
+                   }),
+                   elements(kBf16Tolerance + tolerance * std::sqrt(static_cast<double>(c.k))));
+    for (const float beta : {0.0f, 1.0f}) {
+      const Buffer dweight =
+          beta == 0 ? Buffer(Dtype::kF32, {experts, c.n, c.k})
+                    : Buffer(Dtype::kF32, {experts, c.n, c.k}, random_values(experts * c.n * c.k, "dweight"));
+      TRI_COMPARE_ON(stream, grouped_fp8_gradient, fmt::format("{} beta {}", what, beta),
+                     (Operands{{"dweight", dweight},
+                               {"dout_t", matrix(gradients, c.n, true, "dout")},
+                               {"inp_t", matrix(Dtype::kE4M3, c.k, true, "inp")},
+                               {"offsets", at},
+                               {"half", half},
+                               {"quarter", quarter}}),
+                     ([&](const Place& on) {
+                       return GroupedFp8Gradient{.dweight = on("dweight"),
+                                                 .dout_t = on("dout_t"),
+                                                 .inp_t = on("inp_t"),
+                                                 .offsets = on("offsets"),
+                                                 .inverse_a = on("half"),
+                                                 .inverse_b = on("quarter"),
+                                                 .beta = beta,
+                                                 .accumulation = accumulation};
+                     }),
+                     elements(tolerance * std::sqrt(static_cast<double>(rows))));
+    }
+  }
+}
+
+TEST(CudaExperts, fp8_grouped_gemms_match_cpu) {
+  TRI_NEEDS_GPU();
+  GpuProperties other = cuda::gpu_properties(0);
+  other.has_hopper_attention = false;
+  cuda::Context context(other);
+  TestStream without(context);
+  std::vector<CudaStream*> streams{&test_stream()};
+  if (flash_attention_is_hoppers(test_stream().context().properties())) streams.push_back(&without);
+  const GroupedCase cases[] = {{{1}, 0, 16, 16},
+                               {{0, 0}, 3, 64, 48},
+                               {{3, 0, 5}, 1, 32, 16},
+                               {{128}, 0, 256, 128},
+                               {{0, 1, 127, 129, 0, 300, 64, 0}, 77, 144, 336},
+                               {{257, 31, 32, 33, 700}, 5, 80, 528},
+                               {std::vector<int>(130, 3), 9, 512, 64}};
+  for (CudaStream* stream : streams)
+    for (const Dtype gradients : {Dtype::kE4M3, Dtype::kE5M2})
+      for (const GroupedCase& c : cases) compare_grouped_fp8(c, gradients, *stream);
+}
+
+// Members whose memory is on one GPU.
+TEST(CudaExperts, peer_rows_match_cpu) {
+  TRI_NEEDS_GPU();
+  for (const auto& [members, experts, rows, width] :
+       {std::tuple<int, int64_t, int64_t, int64_t>{1, 4, 3, 5}, {2, 8, 100, 64}, {3, 129, 64, 33}, {8, 512, 70, 256}})
+    for (const double room : {static_cast<double>(members), 1.0})
+      for (const Dtype dtype : kTypes) {
+        const int64_t per_token = 3, pairs = rows * per_token, memory = static_cast<int64_t>(room * pairs),
+                      of_owner = experts / members;
+        Operands operands{
+            {"tokens", Buffer(dtype, {members * rows, width}, random_values(members * rows * width, "tokens"))},
+            {"weights", Buffer(Dtype::kF32, {members * pairs}, random_values(members * pairs, "w"))}};
+        for (int m = 0; m < members; ++m) {
+          const Buffer chosen(Dtype::kI32, {rows, per_token}, random_integers(pairs, experts, fmt::format("{}", m)));
+          const Buffer place(Dtype::kI32, {rows, per_token}), pair(Dtype::kI32, {pairs}),
+              offsets(Dtype::kI32, {experts + 1});
+          cpu::sort_pairs({.place = place, .pair = pair, .offsets = offsets, .experts = chosen});
+          const auto add = [&](const char* name, Buffer buffer) {
+            operands.emplace_back(fmt::format("{} {}", name, m), std::move(buffer));
+          };
+          const auto kept = [&] {
+            return Buffer(dtype, {memory, width}, Values(static_cast<size_t>(memory * width), 2.0));
+          };
+          add("pair", pair);
+          add("offsets", offsets);
+          add("first", Buffer(Dtype::kI32, {experts}));
+          add("owned", Buffer(Dtype::kI32, {of_owner + 1}));
+          add("origin", Buffer(Dtype::kI32, {memory}, Values(static_cast<size_t>(memory), -1.0)));
+          add("table", Buffer(Dtype::kI32, {members, experts + 1}));
+          add("pairs", Buffer(Dtype::kI32, {members, pairs}));
+          add("taken", kept());
+          add("weighted", kept());
+          add("returned", Buffer(dtype, {pairs, width}));
+          add("shortage", Buffer(Dtype::kI32, {kRowShortage}, Values(kRowShortage, 0.0)));
+        }
+        // Runs all members' operations, in the order that barriers would give.
+        const auto run = [&, members = members](const Place& on, auto share, auto plan, auto take, auto fetch) {
+          const auto of = [&](const char* name, int m) { return on(fmt::format("{} {}", name, m)); };
+          const auto places = [&](const char* name) {
+            PeerPlaces result{.data = {}, .members = members};
+            for (int m = 0; m < members; ++m) result.data[static_cast<size_t>(m)] = of(name, m).data;
+            return result;
+          };
+          for (int m = 0; m < members; ++m)
+            share(SharePairs{.all_offsets = places("table"),
+                             .all_pairs = places("pairs"),
+                             .offsets = of("offsets", m),
+                             .pair = of("pair", m),
+                             .member = m});
+          for (int m = 0; m < members; ++m) {
+            plan(PlanRows{.first = of("first", m),
+                          .offsets = of("owned", m),
+                          .origin = of("origin", m),
+                          .shortage = of("shortage", m),
+                          .all_offsets = of("table", m),
+                          .all_pairs = of("pairs", m),
+                          .member = m});
+            for (const bool weighted : {false, true})
+              take(GatherRows{.out = of(weighted ? "weighted" : "taken", m),
+                              .inp = on("tokens"),
+                              .index = of("origin", m),
+                              .divisor = static_cast<int>(per_token),
+                              .weights = weighted ? on("weights") : Tensor{},
+                              .used = of("owned", m).flat(of_owner, 1)});
+          }
+          for (int m = 0; m < members; ++m)
+            fetch(FetchRows{.out = of("returned", m),
+                            .from = places("taken"),
+                            .offsets = of("offsets", m),
+                            .first = of("first", m),
+                            .rows = memory});
+        };
+        Operands expected = operands;
+        std::vector<std::unique_ptr<DeviceBuffer>> memory_of;
+        Place host, device;
+        for (size_t i = 0; i < operands.size(); ++i) {
+          host.add(operands[i].first, expected[i].second);
+          memory_of.push_back(std::make_unique<DeviceBuffer>(operands[i].second));
+          device.add(operands[i].first, *memory_of.back());
+        }
+        run(host, cpu::share_pairs, cpu::plan_rows, cpu::gather_rows, cpu::fetch_rows);
+        const auto on_gpu = [](auto op) { return [op](const auto& args) { op(args, test_stream()); }; };
+        run(device, on_gpu([](const SharePairs& a, CudaStream& s) { cuda::share_pairs(a, s); }),
+            on_gpu([](const PlanRows& a, CudaStream& s) { cuda::plan_rows(a, s); }),
+            on_gpu([](const GatherRows& a, CudaStream& s) { cuda::gather_rows(a, s); }),
+            on_gpu([](const FetchRows& a, CudaStream& s) { cuda::fetch_rows(a, s); }));
+        for (size_t i = 0; i < operands.size(); ++i)
+          EXPECT_EQ(difference(memory_of[i]->values(operands[i].second), expected[i].second.values(), same_bits), "")
+              << operands[i].first << ", " << members << " members, memory for " << memory;
+      }
 }
 
 TEST(CudaExperts, grouped_gemms_match_cpu) {

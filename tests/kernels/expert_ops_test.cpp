@@ -275,6 +275,143 @@ TEST(GroupedGemm, equals_a_gemm_per_expert) {
     }
 }
 
+TEST(GroupedGemm, fp8_equals_a_gemm_per_expert) {
+  const int64_t experts = 4, outputs = 16, inputs = 32, memory = 48;
+  for (const Values& ends : {Values{0, 3, 3, 21, 40}, Values{0, 0, 0, 9, 9}, Values{0, 0, 0, 0, 0}}) {
+    const Values x = random_values(memory * inputs, "x"), w = random_values(experts * outputs * inputs, "w");
+    const Values start = random_values(w.size(), "start");
+    const Buffer offsets(Dtype::kI32, {experts + 1}, ends), a(Dtype::kE5M2, {memory, inputs}, x);
+    const Buffer b(Dtype::kE4M3, {experts, outputs, inputs}, w), half(Dtype::kF32, {1}, {0.5});
+    const Buffer quarter(Dtype::kF32, {1}, {0.25});
+    const Buffer out(Dtype::kF32, {memory, outputs}, Values(static_cast<size_t>(memory * outputs), 3.0));
+    const GroupedFp8Gemm gemm{.out = out, .a = a, .b = b, .offsets = offsets, .inverse_a = half, .inverse_b = quarter};
+    const Buffer dout_t(Dtype::kE5M2, {outputs, memory}, random_values(outputs * memory, "dout"));
+    const Buffer inp_t(Dtype::kE4M3, {inputs, memory}, random_values(inputs * memory, "inp"));
+    const Buffer dweight(Dtype::kF32, {experts, outputs, inputs}),
+        added(Dtype::kF32, {experts, outputs, inputs}, start);
+    GroupedFp8Gradient gradient{.dweight = dweight,
+                                .dout_t = dout_t,
+                                .inp_t = inp_t,
+                                .offsets = offsets,
+                                .inverse_a = half,
+                                .inverse_b = quarter};
+    check(gemm), check(gradient);
+    cpu::grouped_fp8_gemm(gemm);
+    cpu::grouped_fp8_gradient(gradient);
+    gradient.dweight = added;
+    gradient.beta = 1;
+    cpu::grouped_fp8_gradient(gradient);
+    const Values ax = a.values(), bw = b.values(), dy = dout_t.values(), xi = inp_t.values();
+    Values y(static_cast<size_t>(memory * outputs), 3.0), dw(w.size(), 0.0), sum = start;
+    for (int64_t e = 0; e < experts; ++e)
+      for (auto r = static_cast<int64_t>(ends[e]); r < static_cast<int64_t>(ends[e + 1]); ++r)
+        for (int64_t n = 0; n < outputs; ++n) {
+          double of_row = 0;
+          for (int64_t k = 0; k < inputs; ++k) {
+            of_row += 0.125 * ax[r * inputs + k] * bw[(e * outputs + n) * inputs + k];
+            dw[(e * outputs + n) * inputs + k] += 0.125 * dy[n * memory + r] * xi[k * memory + r];
+          }
+          y[r * outputs + n] = of_row;
+        }
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += dw[i];
+    expect_close("out", out.values(), y);
+    expect_close("dweight", dweight.values(), dw);
+    expect_close("dweight added", added.values(), sum);
+  }
+}
+
+// Members of one process: the rows that they take are those that arrive in parts and are merged.
+TEST(PeerRows, equal_rows_that_arrive_in_parts) {
+  const int64_t experts = 6, rows = 5, per_token = 2, width = 3, pairs = rows * per_token;
+  for (const int members : {1, 2, 3})
+    for (const int64_t memory : {members * pairs, int64_t{4}}) {
+      const int64_t of_owner = experts / members;
+      const auto integers = [](std::initializer_list<int64_t> shape) { return Buffer(Dtype::kI32, shape); };
+      const Buffer tokens(Dtype::kF32, {members * rows, width}, random_values(members * rows * width, "tokens"));
+      std::vector<Buffer> pair, offsets, first, owned, origin, table, all_pairs, taken, shortage;
+      for (int m = 0; m < members; ++m) {
+        const Buffer chosen(Dtype::kI32, {rows, per_token}, random_integers(pairs, experts, fmt::format("{}", m)));
+        pair.push_back(integers({pairs}));
+        offsets.push_back(integers({experts + 1}));
+        cpu::sort_pairs(
+            {.place = integers({rows, per_token}), .pair = pair[m], .offsets = offsets[m], .experts = chosen});
+        first.push_back(integers({experts}));
+        owned.push_back(integers({of_owner + 1}));
+        origin.push_back(integers({memory}));
+        table.push_back(integers({members, experts + 1}));
+        all_pairs.push_back(integers({members, pairs}));
+        taken.emplace_back(Dtype::kF32, std::initializer_list<int64_t>{memory, width});
+        shortage.emplace_back(Dtype::kI32, std::initializer_list<int64_t>{kRowShortage}, Values(kRowShortage, 0.0));
+      }
+      const auto places = [&](const std::vector<Buffer>& buffers) {
+        PeerPlaces result{.data = {}, .members = members};
+        for (size_t m = 0; m < buffers.size(); ++m) result.data[m] = Tensor(buffers[m]).data;
+        return result;
+      };
+      for (int m = 0; m < members; ++m) {
+        const SharePairs share{.all_offsets = places(table),
+                               .all_pairs = places(all_pairs),
+                               .offsets = offsets[m],
+                               .pair = pair[m],
+                               .member = m};
+        check(share);
+        cpu::share_pairs(share);
+      }
+      for (int m = 0; m < members; ++m) {
+        const PlanRows plan{.first = first[m],
+                            .offsets = owned[m],
+                            .origin = origin[m],
+                            .shortage = shortage[m],
+                            .all_offsets = table[m],
+                            .all_pairs = all_pairs[m],
+                            .member = m};
+        check(plan);
+        cpu::plan_rows(plan);
+        const GatherRows take{.out = taken[m],
+                              .inp = tokens,
+                              .index = origin[m],
+                              .divisor = static_cast<int>(per_token),
+                              .used = Tensor(owned[m]).flat(of_owner, 1)};
+        check(take);
+        cpu::gather_rows(take);
+      }
+      const Values all = tokens.values();
+      int64_t needed = 0;
+      for (int owner = 0; owner < members; ++owner) {
+        Values expected;  // by expert, then source, then pair
+        for (int64_t e = owner * of_owner; e < (owner + 1) * of_owner; ++e)
+          for (int m = 0; m < members; ++m)
+            for (auto i = static_cast<int64_t>(offsets[m].values()[e]); i < offsets[m].values()[e + 1]; ++i)
+              for (int64_t c = 0; c < width; ++c)
+                expected.push_back(all[(m * rows + static_cast<int64_t>(pair[m].values()[i]) / per_token) * width + c]);
+        const auto count = static_cast<int64_t>(expected.size()) / width, kept = std::min(count, memory);
+        needed = std::max(needed, count);
+        EXPECT_EQ(owned[owner].values().back(), kept);
+        Values found = taken[owner].values();
+        found.resize(static_cast<size_t>(kept * width));
+        expected.resize(found.size());
+        EXPECT_EQ(found, expected) << owner << " of " << members;
+      }
+      for (int m = 0; m < members; ++m) {
+        EXPECT_EQ(shortage[m].values()[0], needed > memory ? static_cast<double>(needed) : 0);
+        const Buffer returned(Dtype::kF32, {pairs, width});
+        const FetchRows fetch{
+            .out = returned, .from = places(taken), .offsets = offsets[m], .first = first[m], .rows = memory};
+        check(fetch);
+        cpu::fetch_rows(fetch);
+        const Values back = returned.values();
+        int64_t missing = 0;
+        for (int64_t i = 0; i < pairs; ++i) {
+          const auto token = m * rows + static_cast<int64_t>(pair[m].values()[i]) / per_token;
+          if (std::isnan(back[i * width])) ++missing;
+          for (int64_t c = 0; c < width && !std::isnan(back[i * width]); ++c)
+            EXPECT_EQ(back[i * width + c], all[token * width + c]);
+        }
+        EXPECT_TRUE(missing == 0 || needed > memory) << missing;
+      }
+    }
+}
+
 TEST(ExpertOps, checks_refuse_what_does_not_fit) {
   const Buffer logits(Dtype::kF32, {3, 8}), experts(Dtype::kI32, {3, 2}), weights(Dtype::kF32, {3, 2});
   const Buffer counts(Dtype::kF32, {8}), sums(Dtype::kF32, {9}), bias(Dtype::kF32, {8});
