@@ -99,7 +99,7 @@ void add_status_command(Command& app, int& status) {
       "are stopped or dead. For a run on several machines:\n"
       "  srun --overlap --jobid=J --ntasks-per-node=1 trireme status RUN_DIR\n"
       "--heat: colours and numbers compare a rank with its stage's others, which do the same work. NO_COLOR: plain.\n"
-      "  QUANTITY: step; forward, backward, compute (both), optimizer; exposed waits: tp, cp, pp, dp (transfers),\n"
+      "  QUANTITY: step; forward, backward, compute (both), optimizer; exposed waits: tp, cp, ep, pp, dp (transfers),\n"
       "  bubble (other stages), data, waits (all); stolen (no core was free); other (of the host);\n"
       "  send (to a neighbour stage); launch (when gradients are ready for dp), launch_spread, launch_skew;\n"
       "  rate (TFLOP/s of compute).\n"

@@ -22,6 +22,7 @@ enum class RankQuantity {
   kOptimizer,  // ... norms, clipping, the update
   kTp,         // exposed waits of the compute stream for transfers of the tp axis
   kCp,         // ... for transfers of the cp axis
+  kEp,         // ... for rows of experts
   kPp,         // ... for transfers between stages
   kDp,         // ... for transfers of the dp axis
   kBubble,     // ... for the work of other stages
@@ -37,10 +38,11 @@ enum class RankQuantity {
   kLaunch,
   kLaunchSpread,  // ... its standard deviation over the steps
 };
-inline constexpr int kNumRankQuantities = 16;
+inline constexpr int kNumRankQuantities = 17;
 // What kept compute from working.
-inline constexpr std::array kExposedWaits{RankQuantity::kTp, RankQuantity::kCp,     RankQuantity::kPp,
-                                          RankQuantity::kDp, RankQuantity::kBubble, RankQuantity::kData};
+inline constexpr std::array kExposedWaits{RankQuantity::kTp,  RankQuantity::kCp, RankQuantity::kEp,
+                                          RankQuantity::kPp,  RankQuantity::kDp, RankQuantity::kBubble,
+                                          RankQuantity::kData};
 
 template <>
 struct EnumNames<RankQuantity> {
@@ -50,6 +52,7 @@ struct EnumNames<RankQuantity> {
                                     std::pair{RankQuantity::kOptimizer, std::string_view("optimizer")},
                                     std::pair{RankQuantity::kTp, std::string_view("tp")},
                                     std::pair{RankQuantity::kCp, std::string_view("cp")},
+                                    std::pair{RankQuantity::kEp, std::string_view("ep")},
                                     std::pair{RankQuantity::kPp, std::string_view("pp")},
                                     std::pair{RankQuantity::kDp, std::string_view("dp")},
                                     std::pair{RankQuantity::kBubble, std::string_view("bubble")},

@@ -15,6 +15,7 @@ enum class TimeCategory {
   kCompute,  // kernels and the gaps between them
   kTp,       // waits for tensor-parallel transfers
   kCp,       // waits for the keys and values of other cp ranks, and for their gradients
+  kEp,       // waits for rows of experts, and what moves them on the compute stream
   kPp,       // waits for other stages: for their transfers and, mostly, for their work
   // waits for data-parallel transfers. Sums over all ranks count as kPp if there are stages, else as kDp, else as kTp
   kDp,
@@ -23,13 +24,13 @@ enum class TimeCategory {
   kForward,   // forward actions, and what follows them until the category changes
   kBackward,  // backward actions
 };
-inline constexpr int kNumTimeCategories = 8;
+inline constexpr int kNumTimeCategories = 9;
 
 // Whether a timeline distinguishes forward from backward actions and notes when gradients are ready.
 enum class TimelineDetail { kOff, kOn };
 
 constexpr const char* time_category_name(TimeCategory category) {
-  constexpr std::array kNames{"compute", "tp", "cp", "pp", "dp", "optimizer", "forward", "backward"};
+  constexpr std::array kNames{"compute", "tp", "cp", "ep", "pp", "dp", "optimizer", "forward", "backward"};
   static_assert(kNames.size() == kNumTimeCategories);
   return kNames[static_cast<size_t>(category)];
 }

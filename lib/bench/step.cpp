@@ -20,7 +20,7 @@ std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTim
   std::vector<StepTimes> times;
   for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
     StepTimes& t = times.emplace_back(of_ranks[static_cast<size_t>(mesh.grid.rank_at({{"pp", stage}}))]);
-    for (double* value : {&t.compute, &t.tp, &t.cp, &t.pp, &t.dp, &t.bubble, &t.optimizer, &t.data, &t.other})
+    for (double* value : {&t.compute, &t.tp, &t.cp, &t.ep, &t.pp, &t.dp, &t.bubble, &t.optimizer, &t.data, &t.other})
       *value /= steps;
   }
   return times;

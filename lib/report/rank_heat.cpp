@@ -17,8 +17,8 @@ struct Shown {
 constexpr Shown kShown[] = {
     {"compute", HeatScale::kRatio}, {"forward", HeatScale::kRatio},      {"backward", HeatScale::kRatio},
     {"rate", HeatScale::kRatio},    {"launch_skew", HeatScale::kAmount}, {"tp", HeatScale::kAmount},
-    {"cp", HeatScale::kAmount},     {"dp", HeatScale::kAmount},          {"bubble", HeatScale::kAmount},
-    {"data", HeatScale::kAmount},
+    {"cp", HeatScale::kAmount},     {"ep", HeatScale::kAmount},          {"dp", HeatScale::kAmount},
+    {"bubble", HeatScale::kAmount}, {"data", HeatScale::kAmount},
 };
 constexpr int64_t kMostSlices = 200;
 

@@ -51,6 +51,7 @@ TEST(RunMetrics, reads_what_metrics_file_writes) {
     m.times = {.compute = 0.1,
                .tp = 0.002,
                .cp = 0.009,
+               .ep = 0.001,
                .pp = 0.003,
                .dp = 0.004,
                .bubble = 0.005,
@@ -79,7 +80,7 @@ TEST(RunMetrics, reads_what_metrics_file_writes) {
   EXPECT_EQ(step.mfu, 0.25);
   EXPECT_EQ(step.imbalance, 0.125);
   EXPECT_GT(step.time, 1.7e9);
-  const std::array<double, StepTimes::kKinds> expected = {100, 2, 9, 3, 4, 5, 6, 7, 8};
+  const std::array<double, StepTimes::kKinds> expected = {100, 2, 9, 1, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(step.times_ms, expected);
   EXPECT_EQ(step.gpu_mhz, 1470);
   EXPECT_EQ(step.gpu_watts, 690.1);

@@ -74,6 +74,7 @@ TEST(WindowClock, parts_add_up_to_the_step_and_a_slow_step_does_not_move_compute
     set(TimeCategory::kOptimizer, 0.05, 0.04);
     set(TimeCategory::kTp, 0.03, 0);
     set(TimeCategory::kCp, 0.01, 0);
+    set(TimeCategory::kEp, 0.015, 0);
     set(TimeCategory::kDp, 0.02, 0);
     set(TimeCategory::kPp, 0.06, 0);
     timeline.pp_waits = {0.01, 0.05};
@@ -88,8 +89,8 @@ TEST(WindowClock, parts_add_up_to_the_step_and_a_slow_step_does_not_move_compute
   double parts = 0;
   for (const RankQuantity part :
        {RankQuantity::kForward, RankQuantity::kBackward, RankQuantity::kOptimizer, RankQuantity::kTp, RankQuantity::kCp,
-        RankQuantity::kPp, RankQuantity::kDp, RankQuantity::kBubble, RankQuantity::kData, RankQuantity::kStolen,
-        RankQuantity::kOther})
+        RankQuantity::kEp, RankQuantity::kPp, RankQuantity::kDp, RankQuantity::kBubble, RankQuantity::kData,
+        RankQuantity::kStolen, RankQuantity::kOther})
     parts += mean[part];
   EXPECT_NEAR(parts, mean[RankQuantity::kStep], 1e-5);
   EXPECT_NEAR(mean[RankQuantity::kForward], 0.16, 1e-6);

@@ -17,15 +17,11 @@ struct StepPart {
   const char* name;
   double StepTimes::*seconds;
 };
-constexpr StepPart kStepParts[] = {{"compute", &StepTimes::compute},
-                                   {"tp", &StepTimes::tp},
-                                   {"cp", &StepTimes::cp},
-                                   {"pp", &StepTimes::pp},
-                                   {"dp", &StepTimes::dp},
-                                   {"bubble", &StepTimes::bubble},
-                                   {"optimizer", &StepTimes::optimizer},
-                                   {"data", &StepTimes::data},
-                                   {"other", &StepTimes::other}};
+constexpr StepPart kStepParts[] = {{"compute", &StepTimes::compute}, {"tp", &StepTimes::tp},
+                                   {"cp", &StepTimes::cp},           {"ep", &StepTimes::ep},
+                                   {"pp", &StepTimes::pp},           {"dp", &StepTimes::dp},
+                                   {"bubble", &StepTimes::bubble},   {"optimizer", &StepTimes::optimizer},
+                                   {"data", &StepTimes::data},       {"other", &StepTimes::other}};
 static_assert(std::size(kStepParts) == StepTimes::kKinds);
 
 }  // namespace
@@ -61,6 +57,7 @@ StepTimes step_times(const Timeline::Times& times, double transfer, double wall,
                          times.of(TimeCategory::kBackward),
               .tp = times.of(TimeCategory::kTp),
               .cp = times.of(TimeCategory::kCp),
+              .ep = times.of(TimeCategory::kEp),
               .dp = times.of(TimeCategory::kDp),
               .optimizer = times.of(TimeCategory::kOptimizer),
               .data = data,

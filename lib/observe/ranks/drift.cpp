@@ -77,6 +77,7 @@ std::vector<Part> parts_of(const RankMesh& mesh, const RankWindow& window) {
   add(RankQuantity::kStolen, "CPU time taken by other programs");
   add(RankQuantity::kTp, "tp transfers");
   add(RankQuantity::kCp, "cp transfers");
+  add(RankQuantity::kEp, "ep transfers");
   add(RankQuantity::kPp, "pp transfers");
   parts.push_back({"launch skew of the reduce-scatter", launch_skew(mesh, window)});
   add(RankQuantity::kDp, "dp transfers");

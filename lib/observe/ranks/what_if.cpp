@@ -44,7 +44,7 @@ std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, 
         forward = rank[RankQuantity::kForward];
         backward = rank[RankQuantity::kBackward];
       }
-      const double transfers = rank[RankQuantity::kTp] + rank[RankQuantity::kCp];
+      const double transfers = rank[RankQuantity::kTp] + rank[RankQuantity::kCp] + rank[RankQuantity::kEp];
       waits = first ? transfers : std::min(waits, transfers);
       send = std::max<double>(send, rank[RankQuantity::kSend]);
       first = false;

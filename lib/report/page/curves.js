@@ -209,7 +209,7 @@ function stepTime() {
   return element(
       'div', {},
       absent(
-          'tp, cp, pp, dp: exposed transfers, for which compute waited; bubble: waits for other stages; ' +
+          'tp, cp, ep, pp, dp: exposed transfers, for which compute waited; bubble: waits for other stages; ' +
           'data: waits for the batch; other: host time without work on the device.'),
       element('div', {class: 'bar screen-only'}, element('label', {}, box, 'as shares of the step')),
       oneEach((run, i) => (made[i] ? made[i].node : absent('No step is recorded yet.'))));

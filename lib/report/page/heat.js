@@ -16,6 +16,7 @@ const kQuantityWords = {
   launch_skew: 'launch skew of the gradients\' reduction',
   tp: 'exposed tp transfers',
   cp: 'exposed cp transfers',
+  ep: 'exposed ep transfers',
   dp: 'exposed dp transfers',
   bubble: 'bubble: waits for other stages',
   data: 'waits for data',
