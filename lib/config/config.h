@@ -96,6 +96,10 @@ inline bool by_peer_copies(Transfers planned, int size) {
   TRI_REQUIRE(size == 1 || planned != Transfers::kAuto, "the transfers of an axis of {} ranks are not planned", size);
   return size > 1 && planned == Transfers::kCopies;
 }
+// The same of the ranks that divide a layer's experts; parallel.ep_transfers that are not planned are not copies.
+inline bool ep_by_copies(const Config& config) {
+  return config.parallel.ep > 1 && config.parallel.ep_transfers == Transfers::kCopies;
+}
 
 // Returns the text of a config file. Fails with kUsage if it is missing or unreadable.
 Result<std::string> read_config_text(const std::string& path);

@@ -203,8 +203,6 @@ class Resolver {
              m.experts_per_token <= m.experts)
       add("model.experts_per_token: {} exceeds the {} of {}; raise model.router_top_groups", m.experts_per_token,
           counted(m.experts / m.router_groups * m.router_top_groups, "expert"), counted(m.router_top_groups, "group"));
-    if (c_.precision.gemm == GemmFormat::kFp8)
-      add("precision.gemm: fp8 is not supported with model.experts {}; set precision.gemm to compute", m.experts);
   }
 
   // An expert group is parallel.ep neighbours among the stage's ranks, which are numbered along tp first.
@@ -549,7 +547,11 @@ std::vector<std::string> fp8_obstacles(const ModelConfig& m, int micro_batch, in
   const int64_t head = m.head_dim;
   must_be_multiple(m.heads * head / tp, "model.heads x model.head_dim / parallel.tp");
   must_be_multiple((m.heads + 2 * m.kv_heads) * head / tp, "a tp rank's width of queries, keys and values");
-  must_be_multiple(m.ffn_hidden / tp, "model.ffn_hidden / parallel.tp");
+  if (m.experts == 0 || m.dense_layers > 0) must_be_multiple(m.ffn_hidden / tp, "model.ffn_hidden / parallel.tp");
+  if (m.experts > 0) {
+    must_be_multiple(m.expert_hidden, "model.expert_hidden");
+    must_be_multiple(int64_t{micro_batch} * m.seq_len / cp / tp, "a tp rank's tokens of a microbatch");
+  }
   return obstacles;
 }
 

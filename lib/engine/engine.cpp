@@ -1,6 +1,9 @@
 #include "lib/engine/engine.h"
 
+#include <utility>
+
 #include "kernels/ops.h"
+#include "lib/comm/job/job.h"
 #include "lib/optim/start_values.h"
 
 namespace tri {
@@ -61,7 +64,10 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
     : rank_(rank),
       tensors_(allocate_rank(config(), mesh(), rank.arena, kind, cache)),
       runtime_(rank_,
-               {.tp = tensors_.stage.peer_copies, .dp = tensors_.store.peer_copies, .boundaries = tensors_.boundaries}),
+               {.tp = tensors_.stage.peer_copies,
+                .dp = tensors_.store.peer_copies,
+                .boundaries = tensors_.boundaries,
+                .expert_flags = tensors_.stage.expert_flags}),
       store_(kind == EngineKind::kTraining ? std::make_unique<ParameterStore>(ParameterStoreContext{
                                                  .config = config(),
                                                  .mesh = mesh(),
@@ -88,6 +94,7 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
               .cache = cache,
               .cp = runtime_.cp(),
               .experts = runtime_.experts(),
+              .expert_windows = runtime_.expert_windows(),
               .token_share = token_share(tokens_of_batch(config()))}),
       executor_({.pp = mesh().axis("pp"),
                  .chunks = config().parallel.chunks,
@@ -134,6 +141,28 @@ void Engine::set_batch(int64_t tokens, int64_t targets) {
   targets_ = targets;
   stage_.set_loss_scale(loss_scale(targets));
   fill_loss_weights();
+}
+
+void Engine::require_expert_memory() {
+  const Tensor shortage = tensors_.stage.experts.shortage;
+  if (shortage.empty()) return;
+  std::vector<int32_t> found(static_cast<size_t>(shortage.numel()));
+  runtime_.compute().copy(found.data(), shortage.data, shortage.bytes());
+  runtime_.compute().synchronize();
+  RowShortage worst;
+  // Routers of later layers have read rows that are NaN.
+  const auto keep_worse = [&](const RowShortage& other) {
+    if (other.rows > 0 &&
+        (worst.rows == 0 || std::pair(-other.layer, other.rows) > std::pair(-worst.layer, worst.rows)))
+      worst = other;
+  };
+  for (int layer = 0; layer < shortage[0]; ++layer) {
+    const int32_t* const row = found.data() + layer * kRowShortage;
+    keep_worse({config().model.dense_layers + layer, row[0], row[1], row[2], row[3]});
+  }
+  if (job() != nullptr)
+    for (const RowShortage& of_rank : job()->all_gather(worst)) keep_worse(of_rank);
+  if (worst.rows > 0) throw Fatal(ExitCode::kUsage, to_string(worst, config()));
 }
 
 std::vector<float> Engine::read_floats(Tensor tensor) {

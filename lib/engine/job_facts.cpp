@@ -14,7 +14,7 @@ namespace tri {
 template <class Archive>
 void fields(Archive& archive, RankFacts& f) {
   archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.gpu,
-          f.most_shared_bytes, f.tp_problem, f.dp_problem, f.pp_problem);
+          f.most_shared_bytes, f.tp_problem, f.dp_problem, f.pp_problem, f.ep_problem);
 }
 
 namespace {
@@ -66,8 +66,9 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
   const bool needs_memory =
       config.parallel.recompute == Recompute::kAuto || config.parallel.schedule == Schedule::kAuto;
-  const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
-  if (device.kind() == DeviceKind::kCpu && !needs_memory && !tp && !dp && !pp) return;
+  const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config),
+             ep = wants_ep_copies(config);
+  if (device.kind() == DeviceKind::kCpu && !needs_memory && !tp && !dp && !pp && !ep) return;
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
   mine.gpu = device.gpu_properties();
   if (needs_memory) {
@@ -83,6 +84,7 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
   };
   if (tp) mine.tp_problem = problem(mesh.group({"tp"}));
   if (dp) mine.dp_problem = problem(mesh.group(kBucketAxes));
+  if (ep) mine.ep_problem = problem(mesh.group({"ep"}));
   for (const StageEdge& edge : pp ? own_edges(mesh, ring_end(config)) : std::vector<StageEdge>()) {
     const std::string found = problem(edge.pair());
     if (edge.source == mesh.world_rank) mine.pp_problem = found;

@@ -25,8 +25,9 @@ struct RankFacts {
   std::optional<int64_t> workspace_bytes;    // of the rank's kernels, in its arena
   std::optional<GpuProperties> gpu;          // of the GPU that the rank uses
   std::optional<int64_t> most_shared_bytes;  // of the rank's device; none: no limit
-  // Why memory of the tp group, the dp group or the next stage's rank cannot be opened; "" if it can.
-  std::string tp_problem, dp_problem, pp_problem;
+  // Why memory of the tp group, the dp group, the next stage's rank or the ranks that divide the experts cannot be
+  // opened; "" if it can.
+  std::string tp_problem, dp_problem, pp_problem, ep_problem;
 };
 using JobFacts = std::vector<RankFacts>;  // by world rank
 

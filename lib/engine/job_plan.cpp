@@ -8,6 +8,7 @@
 #include "kernels/attention.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/dims.h"
+#include "kernels/peer_rows.h"
 #include "lib/config/axis_fields.h"
 #include "lib/engine/wanted_copies.h"
 #include "lib/model/layer_division.h"
@@ -63,7 +64,7 @@ std::string problem_of_sharing(const Config& config, const JobFacts& facts, cons
 }
 
 bool any_copies(const JobPlan& plan) {
-  return plan.tp == Transfers::kCopies || plan.dp == Transfers::kCopies ||
+  return plan.tp == Transfers::kCopies || plan.dp == Transfers::kCopies || plan.ep == Transfers::kCopies ||
          std::find(plan.pp.begin(), plan.pp.end(), PpTransfers::kCopies) != plan.pp.end();
 }
 
@@ -101,6 +102,7 @@ class Planner {
                               &RankFacts::dp_problem, plan_.dp);
         !done)
       return done.error();
+    if (auto done = plan_experts(); !done) return done.error();
     if (auto done = plan_stages(); !done) return done.error();
     if (auto done = plan_attention(); !done) return done.error();
     if (auto done = plan_gemms(); !done) return done.error();
@@ -148,6 +150,27 @@ class Planner {
                     config_.parallel.overlap_cp ? ", alongside compute" : ", compute waits for them",
                     groups > 1 ? fmt::format(", in {} groups of heads between machines", groups) : "",
                     config_.parallel.overlap_cp));
+    return {};
+  }
+
+  // The rows of experts.
+  Result<void> plan_experts() {
+    const int ep = config_.parallel.ep;
+    if (ep == 1) return {};
+    std::string why;
+    if (wants_ep_copies(config_)) {
+      if (ep > PeerPlaces::kMost) why = fmt::format("parallel.ep {} exceeds {}", ep, PeerPlaces::kMost);
+      for (size_t rank = 0; rank < facts_.size() && why.empty(); ++rank) {
+        const std::vector<int> group = mesh_of(config_, static_cast<int>(rank)).group({"ep"});
+        why = on_one_machine(group, facts_) ? facts_[rank].ep_problem : kSeveralMachines;
+      }
+      if (why.empty()) plan_.ep = Transfers::kCopies;
+      if (!why.empty() && config_.parallel.ep_transfers == Transfers::kCopies) return copies_refused("ep", why);
+    }
+    add(fmt::format("ep: {}", plan_.ep == Transfers::kCopies
+                                  ? "kernels write rows into the peers' memory"
+                                  : "messages, for whose sizes the host waits once a layer") +
+        origin("parallel.ep_transfers", config_.parallel.ep_transfers, why));
     return {};
   }
 
@@ -380,7 +403,7 @@ Result<JobPlan> plan_job(const Config& config, const JobFacts& facts, EngineKind
   const std::string problem = problem_of_sharing(config, facts, plan.value(), kind);
   if (problem.empty()) return plan;
   JobFacts unshared = facts;
-  for (RankFacts& rank : unshared) rank.tp_problem = rank.dp_problem = rank.pp_problem = problem;
+  for (RankFacts& rank : unshared) rank.tp_problem = rank.dp_problem = rank.pp_problem = rank.ep_problem = problem;
   return Planner(config, unshared, kind).run();
 }
 
@@ -389,6 +412,7 @@ Config with_plan(Config config, const JobPlan& plan) {
   config.run.device = device_choice(plan.device.kind);
   p.tp_transfers = plan.tp;
   p.dp_transfers = plan.dp;
+  p.ep_transfers = plan.ep;
   int edges = 0, copies = 0;
   for (size_t rank = 0; rank < plan.pp.size(); ++rank) {
     const Axis stages = mesh_of(config, static_cast<int>(rank)).axis("pp");

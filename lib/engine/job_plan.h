@@ -25,6 +25,7 @@ struct DevicePlan {
 struct JobPlan {
   DevicePlan device;
   Transfers tp = Transfers::kCollectives, dp = Transfers::kCollectives;  // never auto
+  Transfers ep = Transfers::kCollectives;                                // never auto
   std::vector<PpTransfers> pp;                                           // [world rank]: to the next stage; never auto
   std::optional<Schedule> schedule;                                      // if the config has auto
   Recompute recompute = Recompute::kNone;  // auto only if the free memory is unknown (facts_on_paper)

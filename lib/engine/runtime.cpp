@@ -6,6 +6,7 @@
 #include "lib/comm/host/bootstrap.h"
 #include "lib/comm/job/job.h"
 #include "lib/comm/peer/channel.h"
+#include "lib/comm/peer/windows.h"
 #include "lib/engine/wanted_copies.h"
 #include "lib/optim/optimizers.h"
 
@@ -69,7 +70,8 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
     connect("rows", kRowsTag, kRowAxes);
     if (config.parallel.ep > 1)
       experts_ = std::make_unique<GroupOnStream>(add_collectives("experts", kExpertsTag, mesh.group({"ep"})), *compute_,
-                                                 device, TimeCategory::kTp);
+                                                 device, TimeCategory::kEp);
+    if (!shared.expert_flags.empty()) connect_experts(mesh.group({"ep"}), shared.expert_flags);
   }
   if (pp.size > 1) {
     connect_stages();
@@ -108,6 +110,19 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnSt
                                  device_.kind() == DeviceKind::kCpu ? ChannelCounts::kMarked : ChannelCounts::kRead);
   return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
                                              arrivals, device_, progress);
+}
+
+void Runtime::connect_experts(const std::vector<int>& world_ranks, Tensor flags) {
+  auto arenas = [&] {
+    const ConnectionScope connection = connect("ep memory", world_ranks);
+    return PeerArenas::open(world_ranks, *making_->rank.job, device_, making_->rank.arena);
+  }();
+  if (!arenas) throw_no_copies("ep", arenas.error().message, "collectives");
+  axis_arenas_.push_back(std::move(arenas).value());
+  const PeerMemory& memory = axis_arenas_.back()->memory();
+  expert_windows_ =
+      std::make_unique<PeerWindows>(memory, flags, add_stream("ep copies"), device_, TimeCategory::kEp,
+                                    ChannelProgress("ep rows", ChannelKind::kCollectives, world_ranks, memory.rank));
 }
 
 // Returns the arenas of both ranks; null if one can't open the other's memory and the plan allows that (auto).

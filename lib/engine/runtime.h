@@ -3,6 +3,8 @@
 //   tp              gathers and reduces of activations            (overlap_tp off: the compute stream itself)
 //   tp copies       the same as copies into the peers' memory, if it can be opened (parallel.tp_transfers);
 //                   "tp arrivals" waits for what the peers copy here
+//   ep copies       rows of experts, into the peers' memory, if parallel.ep_transfers is copies; they return, and
+//                   messages move them, on the compute stream
 //   cp              keys, values and their gradients              (overlap_cp off: the compute stream)
 //   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
 //   dp copies       the same for buckets (parallel.dp_transfers), with "dp arrivals"
@@ -31,11 +33,13 @@
 namespace tri {
 
 class PeerArenas;
+class PeerWindows;
 
 // The tensors that peers write to. A kind without flags does not exist.
 struct SharedTensors {
   PeerCopyTensors tp, dp;  // the same layout on all ranks of the group
   BoundaryTensors boundaries;
+  Tensor expert_flags;  // of PeerWindows
 };
 
 // Null: they run on the compute stream.
@@ -57,6 +61,8 @@ class Runtime {
   GroupOnStream& world() { return *world_; }
   // Returns the ranks that divide the experts of a layer, on the compute stream; null: one rank holds all.
   GroupOnStream* experts() { return experts_.get(); }
+  // Returns the memory of these ranks; null: parallel.ep_transfers are not copies.
+  PeerWindows* expert_windows() { return expert_windows_.get(); }
   // Returns the transfers of buckets that are reduced over kExpertAxes instead of kBucketAxes.
   std::vector<ExpertTransfers> expert_transfers();
   // Returns the ranks of the stage that hold parts of the same matrices, which Muon divides among them; on a dp or tp
@@ -83,6 +89,7 @@ class Runtime {
   // Uses copies if their tensors exist.
   std::unique_ptr<AxisTransfers> connect_axis(const char* axis, GroupOnStream collectives,
                                               const std::vector<int>& world_ranks, const PeerCopyTensors& tensors);
+  void connect_experts(const std::vector<int>& world_ranks, Tensor flags);
   void connect_stages();
   PeerArenas* arenas_of_neighbour(const std::vector<int>& world_ranks);
   // `tag` is the same on all members, and differs between groups of the same ranks.
@@ -112,6 +119,7 @@ class Runtime {
   Stream* compute_ = nullptr;
   std::unique_ptr<AxisTransfers> tp_, dp_;
   std::unique_ptr<GroupOnStream> world_, cp_, embedding_, matrices_, experts_;
+  std::unique_ptr<PeerWindows> expert_windows_;
   std::vector<std::pair<AxisSet, std::unique_ptr<AxisTransfers>>> expert_transfers_;
   PipelineLinks links_;
   const bool overlaps_updates_;

@@ -19,6 +19,10 @@ bool wants_dp_copies(const Config& config) {
 bool wants_pp_copies(const Config& config) {
   return config.parallel.pp > 1 && config.parallel.pp_transfers != PpTransfers::kMessages;
 }
+bool wants_ep_copies(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return p.ep > 1 && p.ep_transfers != Transfers::kCollectives;
+}
 
 RingEnd ring_end(const Config& config) { return config.parallel.chunks > 1 ? RingEnd::kClosed : RingEnd::kOpen; }
 

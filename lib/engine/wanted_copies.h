@@ -9,6 +9,7 @@ namespace tri {
 bool wants_tp_copies(const Config& config);
 bool wants_dp_copies(const Config& config);
 bool wants_pp_copies(const Config& config);
+bool wants_ep_copies(const Config& config);
 
 // Only interleaved chunks close the ring of stages.
 RingEnd ring_end(const Config& config);

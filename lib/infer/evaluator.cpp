@@ -65,7 +65,9 @@ double Evaluator::loss_of_batch() {
   world.after(engine_.runtime().compute());
   world.all_reduce(loss, ReduceOp::kSum);
   world.before(engine_.runtime().compute());
-  return engine_.read_floats(loss).front();
+  const float sum = engine_.read_floats(loss).front();
+  if (!std::isfinite(sum)) engine_.require_expert_memory();
+  return sum;
 }
 
 EvaluationSize evaluation_size(const Config& config, int64_t available, int64_t most) {
@@ -144,6 +146,7 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
   stage.begin(Stage::Mode::kLogits);
   engine_.executor().run(single_plan_, stage);
   compute.synchronize();
+  engine_.require_expert_memory();
   if (!engine_.mesh().axis("pp").last()) return {};
   std::vector<float> logits = engine_.read_floats(full_row);
   logits.resize(static_cast<size_t>(engine_.config().model.vocab));  // without the padding

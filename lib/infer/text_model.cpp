@@ -52,6 +52,7 @@ void TextModel::run(std::span<const TextRow> rows, CachedHead head, const std::f
   stage.begin_cached(padded, head);
   engine_.executor().run(plan_, stage, padded / tp_);
   compute.synchronize();  // the host's buffers may be written again
+  engine_.require_expert_memory();
   stage.set_on_logits({});
 }
 

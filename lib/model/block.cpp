@@ -300,6 +300,7 @@ LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTe
   if (ctx.config.parallel.recompute == Recompute::kFull) {
     State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, spec_), .stream = {.inp = kept.input}};
     s.t.input = kept.input;
+    if (!kept.moe.all_counts.empty()) s.t.moe.all_counts = kept.moe.all_counts;
     const bool repeats_all = spec_.output_norms() > 0 || spec_.has_experts();
     s.inner = repeats_all ? Inner::kForward : Inner::kAgain;
     const std::span<const TransferRegion> regions = block_order(spec_, Pass::kForward);

@@ -94,27 +94,45 @@ Fp8Cast Fp8Layers::cast_of(int64_t at) const {
       .scale = of(tensors_.scale(), at), .amax = of(tensors_.amax(), at), .counts = tensors_.counts.rows(at, 1).flat()};
 }
 
-void Fp8Layers::cast(Fp8Operand operand, const LinearId& linear, Tensor inp, Tensor out, Tensor out_t, Tensor dbias) {
-  const int64_t at = slot(operand, linear);
-  Fp8Cast c = cast_of(at);
-  if (!has_history_) {
-    fp8_amax({.amax = c.amax, .inp = inp}, compute_);
-    if (tp_.size() > 1) {
-      tp_.after(compute_);
-      tp_.all_reduce(c.amax, ReduceOp::kMax);
-      tp_.before(compute_);
-    }
-    fp8_scales({.from = ScalesFrom::kUnset,
-                .format = format(operand),
-                .scale = c.scale,
-                .inverse = tensors_.inverse.rows(at, 1),
-                .amax = c.amax},
-               compute_);
+void Fp8Layers::find_scale(Fp8Operand operand, int64_t at, Tensor inp, Tensor used, GroupOnStream* receivers) {
+  if (has_history_) return;
+  const Tensor amax = of(tensors_.amax(), at);
+  fp8_amax({.amax = amax, .inp = inp, .used = used}, compute_);
+  for (GroupOnStream* const group : {&tp_, receivers}) {
+    if (group == nullptr || group->size() == 1) continue;
+    group->after(compute_);
+    group->all_reduce(amax, ReduceOp::kMax);
+    group->before(compute_);
   }
+  fp8_scales({.from = ScalesFrom::kUnset,
+              .format = format(operand),
+              .scale = of(tensors_.scale(), at),
+              .inverse = tensors_.inverse.rows(at, 1),
+              .amax = amax},
+             compute_);
+}
+
+void Fp8Layers::cast(Fp8Operand operand, const LinearId& linear, Tensor inp, Tensor out, Tensor out_t, Tensor dbias,
+                     Tensor used) {
+  const int64_t at = slot(operand, linear);
+  find_scale(operand, at, inp, used, nullptr);
+  Fp8Cast c = cast_of(at);
   c.out = out;
   c.out_t = out_t;
   c.inp = inp;
   c.dbias = dbias;
+  c.used = used;
+  fp8_cast(c, compute_);
+}
+
+void Fp8Layers::cast_for(GroupOnStream* receivers, Fp8Operand operand, const LinearId& linear, Tensor inp, Tensor out,
+                         Tensor used) {
+  const int64_t at = slot(operand, linear);
+  find_scale(operand, at, inp, used, receivers);
+  Fp8Cast c = cast_of(at);
+  c.out = out;
+  c.inp = inp;
+  c.used = used;
   fp8_cast(c, compute_);
 }
 
@@ -130,24 +148,26 @@ void Fp8Layers::norm_forward(const LinearId& linear, NormForward norm, Tensor ou
 }
 
 void Fp8Layers::activation_forward(Activation kind, const LinearId& linear, Tensor out, Tensor out_t, Tensor inp,
-                                   Tensor scratch) {
+                                   Tensor scratch, Tensor used) {
   if (!has_history_) {
-    tri::activation_forward({.kind = kind, .out = scratch, .inp = inp}, compute_);
-    return cast(Fp8Operand::kInput, linear, scratch, out, out_t);
+    tri::activation_forward({.kind = kind, .out = scratch, .inp = inp, .used = used}, compute_);
+    return cast(Fp8Operand::kInput, linear, scratch, out, out_t, {}, used);
   }
   Fp8Cast c = cast_of(slot(Fp8Operand::kInput, linear));
+  c.used = used;
   c.out = out;
   c.out_t = out_t;
   fp8_activation_forward({.kind = kind, .inp = inp, .cast = c}, compute_);
 }
 
 void Fp8Layers::activation_backward(Activation kind, const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias,
-                                    Tensor dactivated, Tensor inp, Tensor scratch) {
+                                    Tensor dactivated, Tensor inp, Tensor scratch, Tensor used) {
   if (!has_history_) {
-    tri::activation_backward({.kind = kind, .dinp = scratch, .dout = dactivated, .inp = inp}, compute_);
-    return cast(Fp8Operand::kGradient, linear, scratch, out, out_t, dbias);
+    tri::activation_backward({.kind = kind, .dinp = scratch, .dout = dactivated, .inp = inp, .used = used}, compute_);
+    return cast(Fp8Operand::kGradient, linear, scratch, out, out_t, dbias, used);
   }
   Fp8Cast c = cast_of(slot(Fp8Operand::kGradient, linear));
+  c.used = used;
   c.out = out;
   c.out_t = out_t;
   c.dbias = dbias;
@@ -160,9 +180,9 @@ Tensor Fp8Layers::cast_transposed(const LinearId& linear, Tensor inp, Tensor scr
   return out_t;
 }
 
-Tensor Fp8Layers::transposed(Tensor rows, Tensor scratch) {
+Tensor Fp8Layers::transposed(Tensor rows, Tensor scratch, Tensor used) {
   const Tensor out = transpose_in(scratch, rows.dtype, rows[0], rows[1]);
-  fp8_transpose({.out = out, .inp = rows}, compute_);
+  fp8_transpose({.out = out, .inp = rows, .used = used}, compute_);
   return out;
 }
 
@@ -172,16 +192,18 @@ Fp8Weight Fp8Layers::weight(const Fp8Linear& l, Pass pass) {
   const int chunk = l.weight->chunk, first = first_layer_[static_cast<size_t>(chunk)];
   Fp8Weight weight = tensors_.weights[static_cast<size_t>(chunk)][static_cast<size_t>(l.linear.layer - first)]
                                      [static_cast<size_t>(l.linear.index)];
-  const Tensor matrix = as_matrix(l.weight->weight, weight.transposed[0]);
-  const bool is_quantized = is_fp8(matrix.dtype);
-  if (is_quantized) weight.values = matrix;
+  const Tensor& of_weight = weight.transposed;
+  const bool is_quantized = is_fp8(l.weight->weight.dtype), has_experts = of_weight.dims == 3;
+  const int64_t columns = of_weight[of_weight.dims - 2];
+  const Tensor matrix = as_matrix(l.weight->weight, columns);
+  if (is_quantized) weight.values = has_experts ? matrix.view({of_weight[0], of_weight[2], columns}) : matrix;
   const auto at = static_cast<size_t>(slots_.place(l.linear.layer, l.linear.index));
   if (made_[at] || (is_quantized && pass == Pass::kForward)) return weight;
   made_[at] = true;
-  if (is_quantized)
-    fp8_transpose({.out = weight.transposed, .inp = matrix}, compute_);
-  else
-    cast(Fp8Operand::kWeight, l.linear, matrix, weight.values, weight.transposed);
+  if (!is_quantized)
+    cast(Fp8Operand::kWeight, l.linear, matrix, as_matrix(weight.values, columns),
+         has_experts ? Tensor{} : weight.transposed);
+  if (is_quantized || has_experts) fp8_transpose({.out = weight.transposed, .inp = weight.values}, compute_);
   return weight;
 }
 
@@ -219,6 +241,43 @@ void Fp8Layers::backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_
             .beta = beta,
             .accumulation = accumulation(Pass::kBackward)},
            compute_);
+}
+
+void Fp8Layers::experts_forward(const Fp8Linear& l, Tensor out, Tensor inp, Tensor offsets) {
+  const Fp8Weight w = weight(l, Pass::kForward);
+  grouped_fp8_gemm({.out = out,
+                    .a = inp,
+                    .b = w.values,
+                    .offsets = offsets,
+                    .inverse_a = inverse(slot(Fp8Operand::kInput, l.linear)),
+                    .inverse_b = inverse(slot(Fp8Operand::kWeight, l.linear)),
+                    .accumulation = accumulation(Pass::kForward)},
+                   compute_);
+}
+
+void Fp8Layers::experts_backward_input(const Fp8Linear& l, Tensor dinp, Tensor dout, Tensor offsets) {
+  const Fp8Weight w = weight(l, Pass::kBackward);
+  grouped_fp8_gemm({.out = dinp,
+                    .a = dout,
+                    .b = w.transposed,
+                    .offsets = offsets,
+                    .inverse_a = inverse(slot(Fp8Operand::kGradient, l.linear)),
+                    .inverse_b = inverse(slot(Fp8Operand::kWeight, l.linear)),
+                    .accumulation = accumulation(Pass::kBackward)},
+                   compute_);
+}
+
+void Fp8Layers::experts_backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_t, Tensor inp_t, Tensor offsets,
+                                        float beta) {
+  grouped_fp8_gradient({.dweight = dweight,
+                        .dout_t = dout_t,
+                        .inp_t = inp_t,
+                        .offsets = offsets,
+                        .inverse_a = inverse(slot(Fp8Operand::kGradient, l.linear)),
+                        .inverse_b = inverse(slot(Fp8Operand::kInput, l.linear)),
+                        .beta = beta,
+                        .accumulation = accumulation(Pass::kBackward)},
+                       compute_);
 }
 
 void Fp8Layers::count() {

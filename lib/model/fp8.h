@@ -46,21 +46,26 @@ class Fp8Layers {
   void begin(Run run);
 
   // Casts inp (R, C) with the slot's scale into `out` (R, C), `out_t` (C, R), or both. Adds the sums over the rows to
-  // dbias (C), if present.
-  void cast(Fp8Operand operand, const LinearId& linear, Tensor inp, Tensor out, Tensor out_t = {}, Tensor dbias = {});
+  // dbias (C), if present. `used`: Fp8Cast's.
+  void cast(Fp8Operand operand, const LinearId& linear, Tensor inp, Tensor out, Tensor out_t = {}, Tensor dbias = {},
+            Tensor used = {});
+  // Casts rows that are then sent to the ranks of `receivers` (null: to none), or came from them; they have the same
+  // scale.
+  void cast_for(GroupOnStream* receivers, Fp8Operand operand, const LinearId& linear, Tensor inp, Tensor out,
+                Tensor used = {});
   // Cast while computing: the rows of a norm, which `linear` reads; an activation, the input (R, K) of `linear`; the
   // gradient of the output (R, N) of `linear` through the activation after it. `scratch`, of the compute type, holds
   // the uncast result while there is no scale yet; activated's may be dactivated. `out` or `out_t`, the transpose, may
   // be absent.
   void norm_forward(const LinearId& linear, NormForward norm, Tensor out, Tensor scratch);
-  void activation_forward(Activation kind, const LinearId& linear, Tensor out, Tensor out_t, Tensor inp,
-                          Tensor scratch);
+  void activation_forward(Activation kind, const LinearId& linear, Tensor out, Tensor out_t, Tensor inp, Tensor scratch,
+                          Tensor used = {});
   void activation_backward(Activation kind, const LinearId& linear, Tensor out, Tensor out_t, Tensor dbias,
-                           Tensor dactivated, Tensor inp, Tensor scratch);
+                           Tensor dactivated, Tensor inp, Tensor scratch, Tensor used = {});
   // Casts an input that was cast before once more, transposed: (C, R) in `scratch`.
   Tensor cast_transposed(const LinearId& linear, Tensor inp, Tensor scratch);
-  // Returns rows^T (C, R) in `scratch`.
-  Tensor transposed(Tensor rows, Tensor scratch);
+  // Returns rows^T (C, R) in `scratch`; of the first `used` rows, if present.
+  Tensor transposed(Tensor rows, Tensor scratch, Tensor used = {});
 
   // out (R, N) = inp (R, K) · weight (N, K)^T + beta · out + bias
   void forward(const Fp8Linear& l, Tensor out, Tensor inp, float beta, Tensor bias);
@@ -68,6 +73,11 @@ class Fp8Layers {
   void backward_input(const Fp8Linear& l, Tensor dinp, Tensor dout, float beta);
   // dweight (N, K) = dout_t (N, R) · inp_t (K, R)^T + beta · dweight
   void backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_t, Tensor inp_t, float beta);
+  // The same of experts, whose rows begin at `offsets` (E + 1): kernels/grouped_gemm.h. dweight (E, N, K).
+  void experts_forward(const Fp8Linear& l, Tensor out, Tensor inp, Tensor offsets);
+  void experts_backward_input(const Fp8Linear& l, Tensor dinp, Tensor dout, Tensor offsets);
+  void experts_backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_t, Tensor inp_t, Tensor offsets,
+                               float beta);
 
   // After the last backward action of a step: count() converts the counts to floats, which are summed with the step's
   // statistics; reduce() takes the amax over all ranks (collective).
@@ -102,6 +112,8 @@ class Fp8Layers {
   Fp8Cast cast_of(int64_t slot) const;  // without its tensors
   Dtype format(Fp8Operand operand) const;
   Fp8Accumulation accumulation(Pass pass) const;
+  // Without a history: sets the slot's scale from `inp`, unless an earlier microbatch has.
+  void find_scale(Fp8Operand operand, int64_t slot, Tensor inp, Tensor used, GroupOnStream* receivers);
   Fp8Weight weight(const Fp8Linear& l, Pass pass);
   // fp8_scales over the slots of each format.
   void make_scales(ScalesFrom from, Tensor grad_scale);

@@ -50,9 +50,14 @@ Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, Arena& arena) {
       if (!layer.fp8) continue;
       for (const LinearSpec& linear : layer.linears()) {
         Fp8Weight& weight = of_chunk[static_cast<size_t>(i)].emplace_back();
-        const int64_t n = linear.n(tp), k = linear.k(tp);
-        if (!keeps_fp8_weights(config)) weight.values = arena.take("fp8 weights", Dtype::kE4M3, {n, k});
-        weight.transposed = arena.take("fp8 weights", Dtype::kE4M3, {k, n});
+        if (!linear.fp8) continue;
+        const int64_t n = linear.n(tp), k = linear.k(tp), experts = linear.experts / config.parallel.ep;
+        const auto take = [&](int64_t rows, int64_t columns) {
+          return experts > 0 ? arena.take("fp8 weights", Dtype::kE4M3, {experts, rows, columns})
+                             : arena.take("fp8 weights", Dtype::kE4M3, {rows, columns});
+        };
+        if (!keeps_fp8_weights(config)) weight.values = take(n, k);
+        weight.transposed = take(k, n);
       }
     }
   }

@@ -24,7 +24,8 @@ bool any_fp8_layer(const Config& config);
 // in each run of a plan.
 bool keeps_fp8_weights(const Config& config);
 
-// A weight of this rank in both orientations, e4m3.
+// A weight of this rank in both orientations, e4m3; of experts, each one's: (E, N, K) and (E, K, N). Absent for linears
+// that do not multiply FP8.
 struct Fp8Weight {
   Tensor values;      // (N, K); absent with keeps_fp8_weights, since the parameter itself is FP8
   Tensor transposed;  // (K, N)

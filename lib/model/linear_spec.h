@@ -67,6 +67,7 @@ struct LinearSpec {
   // A mixture's experts: their weights in one tensor (experts, N, K), of which a token uses `active`; 0: one matrix.
   int64_t experts = 0, active = 1;
   bool orthogonal = true;  // Muon updates it
+  bool fp8 = true;         // its GEMMs multiply FP8 in layers whose GEMMs do
   // The numbers of consecutive outputs that belong to different logical matrices, repeated over all outputs:
   // {G · HS, HS, HS} for the queries, key and value of each key/value head. All zero: the outputs are one matrix, or
   // one for each of the first factor of `outputs`.

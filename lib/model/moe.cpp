@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/core/dims.h"
 #include "kernels/ops.h"
 #include "lib/comm/groups/group_on_stream.h"
+#include "lib/comm/peer/windows.h"
 #include "lib/model/branch.h"
 
 namespace tri {
@@ -29,7 +31,7 @@ LinearSpec first_linear(std::string_view module, std::string_view name, int64_t 
 
 LinearSpec MoeSpec::router() const {
   LinearSpec linear = whole_linear(modules::kRouter, "router", LinearSplit::kColumn, experts, hidden);
-  linear.orthogonal = false;
+  linear.orthogonal = linear.fp8 = false;
   return linear;
 }
 
@@ -63,13 +65,30 @@ int64_t expert_rows(const MoeSpec& moe, int64_t local_rows, int ep, double capac
   if (ep == 1) return balanced;
   // A row needs an expert at most once.
   const int64_t most = ep * local_rows * std::min(moe.per_token, moe.experts / ep);
-  return std::clamp(static_cast<int64_t>(std::ceil(capacity * static_cast<double>(balanced))), int64_t{1}, most);
+  const auto planned = static_cast<int64_t>(std::ceil(capacity * static_cast<double>(balanced)));
+  return std::clamp(round_up(planned, kFp8Multiple), int64_t{1}, most);
+}
+
+std::string to_string(const RowShortage& s, const Config& config) {
+  const ModelConfig& m = config.model;
+  const ParallelConfig& p = config.parallel;
+  const int64_t of_rank = m.experts / p.ep;
+  const int64_t rows = int64_t{config.data.micro_batch} * m.seq_len / p.cp / p.tp,
+                balanced = rows * m.experts_per_token;
+  return fmt::format(
+      "layer {}: {} rows of a microbatch chose experts {} to {}, which are on one rank (expert {} alone {}), but "
+      "parallel.ep_capacity {:g} has memory for {}; set parallel.ep_capacity to {:.1f} or more, raise model.aux_loss, "
+      "or lower parallel.ep",
+      s.layer, s.rows, s.first_expert, s.first_expert + of_rank - 1, s.fullest_expert, s.fullest_rows, p.ep_capacity,
+      expert_rows({.experts = m.experts, .per_token = m.experts_per_token}, rows, p.ep, p.ep_capacity),
+      std::ceil(12 * static_cast<double>(s.rows) / static_cast<double>(balanced)) / 10);
 }
 
 void allocate_tensors(const MoeSpec& moe, const BranchMemory& m, LayerTensors& tensors) {
   const StageDims& d = m.dims;
   const int ep = m.config.parallel.ep;
-  const bool saves_activated = m.config.parallel.recompute != Recompute::kSelective;
+  const Recompute recompute = m.config.parallel.recompute;
+  const bool saves_activated = m.fp8 ? keeps_activated(recompute) : recompute != Recompute::kSelective;
   const int64_t K = moe.per_token, pairs = d.Rl * K, P = expert_rows(moe, d.Rl, ep, m.config.parallel.ep_capacity);
   MoeTensors& t = tensors.moe;
   t.logits = m.take(Dtype::kF32, {d.Rl, moe.experts});
@@ -80,20 +99,51 @@ void allocate_tensors(const MoeSpec& moe, const BranchMemory& m, LayerTensors& t
   t.pair = m.take(Dtype::kI32, {pairs});
   t.offsets = t.rank_offsets = m.take(Dtype::kI32, {moe.experts + 1});
   if (ep > 1) {
-    t.arrived_place = m.take(Dtype::kI32, {P});
-    t.arrived_pair = m.take(Dtype::kI32, {P});
     t.rank_offsets = m.take(Dtype::kI32, {moe.experts / ep + 1});
+    if (ep_by_copies(m.config)) {
+      t.first = m.take(Dtype::kI32, {moe.experts});
+      t.origin = m.take(Dtype::kI32, {P});
+    } else {
+      t.arrived_place = m.take(Dtype::kI32, {P});
+      t.arrived_pair = m.take(Dtype::kI32, {P});
+    }
   }
-  t.rows = m.take(d.dtype, {P, moe.hidden});
+  t.rows = m.take(m.fp8 ? Dtype::kE4M3 : d.dtype, {P, moe.hidden});
   t.fc1 = m.take(d.dtype, {P, moe.width_of(moe.expert_hidden)});
-  if (saves_activated) t.activated = m.take(d.dtype, {P, moe.expert_hidden});
+  if (saves_activated && !m.fp8) t.activated = m.take(d.dtype, {P, moe.expert_hidden});
+  if (saves_activated && m.fp8) t.activated_t = m.take(Dtype::kE4M3, {moe.expert_hidden, P});
   t.returned = m.take(d.dtype, {pairs, moe.hidden});
   if (moe.shared_hidden > 0) {
     t.shared_fc1 = m.take(d.dtype, {d.Rl, moe.width_of(moe.shared_hidden)});
-    if (saves_activated) t.shared_activated = m.take(d.dtype, {d.Rl, moe.shared_hidden});
+    if (saves_activated && !m.fp8) t.shared_activated = m.take(d.dtype, {d.Rl, moe.shared_hidden});
+    if (saves_activated && m.fp8) t.shared_activated_t = m.take(Dtype::kE4M3, {moe.shared_hidden, d.Rl});
   }
   t.route = std::make_shared<MoeRoute>();
 }
+
+namespace {
+
+void allocate_fp8(const MoeSpec& moe, const BranchMemory& m, int64_t P, MoeWorkspace::Fp8& w) {
+  const StageDims& d = m.dims;
+  const Dtype gradient = m.config.precision.fp8_gradients;
+  const int64_t fc1 = moe.width_of(moe.expert_hidden), shared_fc1 = moe.width_of(moe.shared_hidden);
+  w.rows = m.take(Dtype::kE4M3, {d.Rl, moe.hidden});
+  w.activated = m.take(Dtype::kE4M3, {P, moe.expert_hidden});
+  w.dreturned = w.dout = m.take(gradient, {d.Rl * moe.per_token, moe.hidden});
+  if (m.config.parallel.ep > 1) w.dout = m.take(gradient, {P, moe.hidden});
+  w.dfc1 = m.take(gradient, {P, fc1});
+  w.dfc1_t = m.take(gradient, {fc1, P});
+  w.transpose = m.take(Dtype::kE4M3, {moe.hidden * P});
+  if (moe.shared_hidden == 0) return;
+  w.shared_activated = m.take(Dtype::kE4M3, {d.Rl, moe.shared_hidden});
+  w.shared_dout = m.take(gradient, {d.Rl, moe.hidden});
+  w.shared_dout_t = m.take(gradient, {moe.hidden, d.Rl});
+  w.shared_dfc1 = m.take(gradient, {d.Rl, shared_fc1});
+  w.shared_dfc1_t = m.take(gradient, {shared_fc1, d.Rl});
+  w.shared_inp_t = m.take(Dtype::kE4M3, {moe.hidden * d.Rl});
+}
+
+}  // namespace
 
 void allocate_workspace(const MoeSpec& moe, const BranchMemory& m, LayerWorkspace& work) {
   const StageDims& d = m.dims;
@@ -105,11 +155,17 @@ void allocate_workspace(const MoeSpec& moe, const BranchMemory& m, LayerWorkspac
   w.dreturned = w.dout = m.take(d.dtype, {pairs, moe.hidden});
   if (ep > 1) {
     w.all_offsets = m.take(Dtype::kI32, {ep, moe.experts + 1});
-    w.arrived_counts = m.take(Dtype::kI32, {ep, moe.experts / ep});
     w.sent = m.take(d.dtype, {pairs, moe.hidden});
-    w.arrived = m.take(d.dtype, {P, moe.hidden});
     w.out = m.take(d.dtype, {P, moe.hidden});
     w.dout = m.take(d.dtype, {P, moe.hidden});
+    if (ep_by_copies(m.config)) {
+      w.all_pairs = m.take(Dtype::kI32, {ep, pairs});
+      w.tokens = m.take(d.dtype, {ep * d.Rl, moe.hidden});
+      w.all_weights = m.take(Dtype::kF32, {ep * d.Rl, K});
+    } else {
+      w.arrived_counts = m.take(Dtype::kI32, {ep, moe.experts / ep});
+      w.arrived = m.take(d.dtype, {P, moe.hidden});
+    }
   }
   if (m.config.parallel.recompute == Recompute::kSelective) {
     w.activated = m.take(d.dtype, {P, moe.expert_hidden});
@@ -120,6 +176,7 @@ void allocate_workspace(const MoeSpec& moe, const BranchMemory& m, LayerWorkspac
   w.drows = m.take(d.dtype, {P, moe.hidden});
   w.dweights = m.take(Dtype::kF32, {d.Rl, K});
   w.dlogits = m.take(d.dtype, {d.Rl, moe.experts});
+  if (any_fp8_layer(m.config)) allocate_fp8(moe, m, P, w.fp8);
   if (moe.shared_hidden == 0) return;
   w.shared_dfc1 = m.take(d.dtype, {d.Rl, moe.width_of(moe.shared_hidden)});
   w.shared_dactivated = m.take(d.dtype, {d.Rl, moe.shared_hidden});
@@ -154,9 +211,18 @@ Result<void> load_router_bias(const std::vector<float>& saved, const Tensor& bia
   return {};
 }
 
-MoeTensors with_workspace(MoeTensors t, const MoeWorkspace& work) {
-  if (t.activated.empty()) t.activated = work.activated;
-  if (t.shared_activated.empty()) t.shared_activated = work.shared_activated;
+MoeTensors with_workspace(MoeTensors t, const MoeWorkspace& work, bool fp8) {
+  if (!fp8) {
+    if (t.activated.empty()) t.activated = work.activated;
+    if (t.shared_activated.empty()) t.shared_activated = work.shared_activated;
+    return t;
+  }
+  t.activated = work.fp8.activated;
+  t.shared_activated = work.fp8.shared_activated;
+  const auto transposed = [](Tensor tensor) { return tensor.view({tensor[1], tensor[0]}); };
+  if (t.activated_t.empty()) t.activated_t = transposed(t.activated);
+  if (t.shared_activated_t.empty() && !t.shared_activated.empty())
+    t.shared_activated_t = transposed(t.shared_activated);
   return t;
 }
 
@@ -167,66 +233,94 @@ class MoeLayer final : public BranchLayer {
   MoeLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters)
       : spec_(spec.moe),
         layer_(layer),
+        fp8_(spec.fp8),
         router_(find_weight(parameters, modules::kRouter, layer)),
-        fc1_(find_weight(parameters, modules::kExpertsFc1, layer)),
-        fc2_(find_weight(parameters, modules::kExpertsFc2, layer)) {
+        fc1_{id_of(spec, layer, modules::kExpertsFc1), find_weight(parameters, modules::kExpertsFc1, layer)},
+        fc2_{id_of(spec, layer, modules::kExpertsFc2), find_weight(parameters, modules::kExpertsFc2, layer)} {
     if (spec_.shared_hidden == 0) return;
-    shared_fc1_ = find_weight(parameters, modules::kSharedFc1, layer);
-    shared_fc2_ = find_weight(parameters, modules::kSharedFc2, layer);
+    shared_fc1_ = {id_of(spec, layer, modules::kSharedFc1), find_weight(parameters, modules::kSharedFc1, layer)};
+    shared_fc1_.linear.input = fc1_.linear.input;  // the same rows
+    shared_fc2_ = {id_of(spec, layer, modules::kSharedFc2), find_weight(parameters, modules::kSharedFc2, layer)};
   }
 
   // The router, the transfers of the rows to the experts, and fc1.
   void column_forward(const LayerContext& ctx, const LayerTensors& tensors, Tensor normed) const override {
     const MoeTensors t = first_rows(ctx, tensors.moe);
-    const Tensor rows = own_rows(ctx, normed);
+    const Tensor rows = own_rows(ctx, normed), read = fp8_ ? own(ctx, ctx.work.moe.fp8.rows) : rows;
+    if (fp8_) ctx.fp8->cast_for(ctx.moe->ep, Fp8Operand::kInput, fc1_.linear, rows, read);
+    if (by_copies(ctx)) share_tokens(ctx, read, {});
     gemm({.out = t.logits, .a = rows, .b = as_matrix(ctx.use(*router_), spec_.hidden), .trans_b = Trans::kYes},
          ctx.compute);
     route(ctx, t);
-    send_rows(ctx, t, rows);
-    grouped_forward({.out = t.fc1, .inp = t.rows, .weight = expert_weight(ctx, *fc1_), .offsets = t.rank_offsets},
+    begin_dispatch(ctx, t, read);
+    if (has_shared()) {  // while rows arrive
+      if (fp8_)
+        ctx.fp8->forward(shared_fc1_, t.shared_fc1, read, 0.0f, {});
+      else
+        gemm({.out = t.shared_fc1,
+              .a = rows,
+              .b = as_matrix(ctx.use(*shared_fc1_.weight), spec_.hidden),
+              .trans_b = Trans::kYes},
+             ctx.compute);
+    }
+    finish_dispatch(ctx, t, read.dtype);
+    if (fp8_) return ctx.fp8->experts_forward(fc1_, t.fc1, t.rows, t.rank_offsets);
+    grouped_forward({.out = t.fc1, .inp = t.rows, .weight = expert_weight(ctx, fc1_), .offsets = t.rank_offsets},
                     ctx.compute);
-    if (spec_.shared_hidden > 0)
-      gemm(
-          {.out = t.shared_fc1, .a = rows, .b = as_matrix(ctx.use(*shared_fc1_), spec_.hidden), .trans_b = Trans::kYes},
-          ctx.compute);
   }
 
   void recompute(const LayerContext& ctx, const LayerTensors& t) const override {
     if (!keeps_activated(ctx.config.parallel.recompute)) inner_forward(ctx, t, Inner::kRecomputed);
   }
 
-  void inner_forward(const LayerContext& ctx, const LayerTensors& tensors, Inner) const override {
+  // FP8: as in mlp.cpp, a forward pass makes the rows that fc2 reads, and the transpose if it is saved.
+  void inner_forward(const LayerContext& ctx, const LayerTensors& tensors, Inner inner) const override {
     const MoeTensors t = first_rows(ctx, tensors.moe);
-    if (const int64_t rows = t.route->rows; rows > 0)
-      activation_forward({.kind = spec_.activation, .out = t.activated.rows(0, rows), .inp = t.fc1.rows(0, rows)},
+    if (!fp8_) {
+      activation_forward({.kind = spec_.activation, .out = t.activated, .inp = t.fc1, .used = used(ctx, t)},
                          ctx.compute);
-    if (spec_.shared_hidden > 0)
-      activation_forward({.kind = spec_.activation, .out = t.shared_activated, .inp = t.shared_fc1}, ctx.compute);
+      if (has_shared())
+        activation_forward({.kind = spec_.activation, .out = t.shared_activated, .inp = t.shared_fc1}, ctx.compute);
+      return;
+    }
+    const MoeWorkspace& w = ctx.work.moe;
+    const bool again = inner != Inner::kForward, transposes = again || keeps_activated(ctx.config.parallel.recompute);
+    ctx.fp8->activation_forward(spec_.activation, fc2_.linear, again ? Tensor{} : t.activated,
+                                transposes ? t.activated_t : Tensor{}, t.fc1, w.dactivated, used(ctx, t));
+    if (has_shared())
+      ctx.fp8->activation_forward(spec_.activation, shared_fc2_.linear, again ? Tensor{} : t.shared_activated,
+                                  transposes ? t.shared_activated_t : Tensor{}, t.shared_fc1, w.shared_dactivated);
   }
 
   // fc2, the way back, and the weighted sum, in the local rows of work.partial.
   void row_forward(const LayerContext& ctx, const LayerTensors& tensors, const PartialSums&) const override {
     const MoeTensors t = first_rows(ctx, tensors.moe);
     const MoeWorkspace& w = ctx.work.moe;
-    const Tensor out = ctx.local_rows(ctx.work.partial);
+    const Tensor out = ctx.local_rows(ctx.work.partial), of_experts = is_divided(ctx) ? w.out : t.returned;
     ctx.tp.wait_until_read(ctx.compute);
-    grouped_forward({.out = is_divided(ctx) ? w.out : t.returned,
-                     .inp = t.activated,
-                     .weight = expert_weight(ctx, *fc2_),
-                     .offsets = t.rank_offsets},
-                    ctx.compute);
-    return_rows(ctx, t, w.out, t.returned);
-    if (spec_.shared_hidden > 0)
-      gemm({.out = out,
-            .a = t.shared_activated,
-            .b = as_matrix(ctx.use(*shared_fc2_), spec_.shared_hidden),
-            .trans_b = Trans::kYes},
-           ctx.compute);
+    if (fp8_)
+      ctx.fp8->experts_forward(fc2_, of_experts, t.activated, t.rank_offsets);
+    else
+      grouped_forward(
+          {.out = of_experts, .inp = t.activated, .weight = expert_weight(ctx, fc2_), .offsets = t.rank_offsets},
+          ctx.compute);
+    begin_return(ctx, t, of_experts, t.returned);
+    if (has_shared()) {
+      if (fp8_)
+        ctx.fp8->forward(shared_fc2_, out, t.shared_activated, 0.0f, {});
+      else
+        gemm({.out = out,
+              .a = t.shared_activated,
+              .b = as_matrix(ctx.use(*shared_fc2_.weight), spec_.shared_hidden),
+              .trans_b = Trans::kYes},
+             ctx.compute);
+    }
+    finish_return(ctx, t, of_experts, t.returned);
     combine_rows({.out = out,
                   .rows = t.returned,
                   .place = t.place,
                   .weights = t.weights,
-                  .addend = spec_.shared_hidden > 0 ? out : Tensor{}},
+                  .addend = has_shared() ? out : Tensor{}},
                  ctx.compute);
   }
 
@@ -234,41 +328,64 @@ class MoeLayer final : public BranchLayer {
     const MoeTensors t = first_rows(ctx, tensors.moe);
     const MoeWorkspace& w = ctx.work.moe;
     const Tensor dout = ctx.local_rows(ctx.work.dbranch), dreturned = pairs(ctx, w.dreturned);
-    combine_backward({.drows = dreturned,
+    if (by_copies(ctx)) share_tokens(ctx, dout, t.weights);
+    combine_backward({.drows = by_copies(ctx) ? Tensor{} : dreturned,
                       .dweights = own(ctx, w.dweights),
                       .dout = dout,
                       .rows = t.returned,
                       .place = t.place,
                       .weights = t.weights},
                      ctx.compute);
-    if (is_divided(ctx)) {
-      exchange(ctx, dreturned, w.arrived, *t.route, Way::kToExperts);
-      sort_arrived(ctx, t, w.arrived, w.dout);
+    if (!by_copies(ctx)) {
+      if (fp8_) ctx.fp8->cast_for(ctx.moe->ep, Fp8Operand::kGradient, fc2_.linear, dreturned, w.fp8.dreturned);
+      if (is_divided(ctx)) {
+        const Tensor sent = fp8_ ? w.fp8.dreturned : dreturned;
+        exchange(ctx, sent, arrived(ctx, sent), *t.route, Way::kToExperts);
+      }
     }
+    if (has_shared()) {
+      if (fp8_) {
+        ctx.fp8->cast(Fp8Operand::kGradient, shared_fc2_.linear, dout, w.fp8.shared_dout, w.fp8.shared_dout_t);
+        ctx.fp8->backward_input(shared_fc2_, own(ctx, w.shared_dactivated), w.fp8.shared_dout, 0.0f);
+      } else {
+        gemm({.out = own(ctx, w.shared_dactivated),
+              .a = dout,
+              .b = as_matrix(ctx.use(*shared_fc2_.weight), spec_.shared_hidden)},
+             ctx.compute);
+      }
+    }
+    if (by_copies(ctx)) {
+      take_rows(ctx, t, ctx.dims.dtype, w.dout, own_of_all(ctx, w.all_weights));
+      if (fp8_) ctx.fp8->cast_for(ctx.moe->ep, Fp8Operand::kGradient, fc2_.linear, w.dout, w.fp8.dout, used(ctx, t));
+    } else if (is_divided(ctx)) {
+      sort_arrived(ctx, t, fp8_ ? w.fp8.dout : w.dout);
+    }
+    if (fp8_) return ctx.fp8->experts_backward_input(fc2_, w.dactivated, w.fp8.dout, t.rank_offsets);
     grouped_input_gradient(
-        {.dinp = w.dactivated, .dout = w.dout, .weight = expert_weight(ctx, *fc2_), .offsets = t.rank_offsets},
+        {.dinp = w.dactivated, .dout = w.dout, .weight = expert_weight(ctx, fc2_), .offsets = t.rank_offsets},
         ctx.compute);
-    if (spec_.shared_hidden > 0)
-      gemm(
-          {.out = own(ctx, w.shared_dactivated), .a = dout, .b = as_matrix(ctx.use(*shared_fc2_), spec_.shared_hidden)},
-          ctx.compute);
   }
 
   void inner_backward(const LayerContext& ctx, const LayerTensors& tensors) const override {
     const MoeTensors t = first_rows(ctx, tensors.moe);
     const MoeWorkspace& w = ctx.work.moe;
-    if (const int64_t rows = t.route->rows; rows > 0)
-      activation_backward({.kind = spec_.activation,
-                           .dinp = w.dfc1.rows(0, rows),
-                           .dout = w.dactivated.rows(0, rows),
-                           .inp = t.fc1.rows(0, rows)},
-                          ctx.compute);
-    if (spec_.shared_hidden > 0)
-      activation_backward({.kind = spec_.activation,
-                           .dinp = own(ctx, w.shared_dfc1),
-                           .dout = own(ctx, w.shared_dactivated),
-                           .inp = t.shared_fc1},
-                          ctx.compute);
+    if (fp8_) {
+      ctx.fp8->activation_backward(spec_.activation, fc1_.linear, w.fp8.dfc1, w.fp8.dfc1_t, {}, w.dactivated, t.fc1,
+                                   w.dfc1, used(ctx, t));
+      if (has_shared())
+        ctx.fp8->activation_backward(spec_.activation, shared_fc1_.linear, w.fp8.shared_dfc1, w.fp8.shared_dfc1_t, {},
+                                     own(ctx, w.shared_dactivated), t.shared_fc1, own(ctx, w.shared_dfc1));
+    } else {
+      activation_backward(
+          {.kind = spec_.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.fc1, .used = used(ctx, t)},
+          ctx.compute);
+      if (has_shared())
+        activation_backward({.kind = spec_.activation,
+                             .dinp = own(ctx, w.shared_dfc1),
+                             .dout = own(ctx, w.shared_dactivated),
+                             .inp = t.shared_fc1},
+                            ctx.compute);
+    }
     const MoeRun& run = *ctx.moe;
     router_backward({.dlogits = own(ctx, w.dlogits),
                      .dweights = own(ctx, w.dweights),
@@ -283,30 +400,41 @@ class MoeLayer final : public BranchLayer {
     current_ = t;
   }
 
+  // The gradient of fc2's weights follows while rows return.
   void column_gradient(const LayerContext& ctx, const PartialSums&) const override {
     const MoeTensors& t = current_;
     const MoeWorkspace& w = ctx.work.moe;
     const Tensor out = ctx.local_rows(ctx.work.dnormed);
     ctx.tp.wait_until_read(ctx.compute);
-    grouped_input_gradient(
-        {.dinp = w.drows, .dout = w.dfc1, .weight = expert_weight(ctx, *fc1_), .offsets = t.rank_offsets}, ctx.compute);
-    Tensor returned = w.drows;
-    if (is_divided(ctx)) {
-      returned = pairs(ctx, w.sent);
-      return_rows(ctx, t, w.drows, returned);
-    }
-    gemm({.out = out, .a = own(ctx, w.dlogits), .b = as_matrix(ctx.use(*router_), spec_.hidden)}, ctx.compute);
-    if (spec_.shared_hidden > 0)
-      gemm(
-          {.out = out, .a = own(ctx, w.shared_dfc1), .b = as_matrix(ctx.use(*shared_fc1_), spec_.hidden), .beta = 1.0f},
+    if (fp8_)
+      ctx.fp8->experts_backward_input(fc1_, w.drows, w.fp8.dfc1, t.rank_offsets);
+    else
+      grouped_input_gradient(
+          {.dinp = w.drows, .dout = w.dfc1, .weight = expert_weight(ctx, fc1_), .offsets = t.rank_offsets},
           ctx.compute);
+    const Tensor returned = is_divided(ctx) ? pairs(ctx, w.sent) : w.drows;
+    begin_return(ctx, t, w.drows, returned);
+    gemm({.out = out, .a = own(ctx, w.dlogits), .b = as_matrix(ctx.use(*router_), spec_.hidden)}, ctx.compute);
+    if (has_shared()) {
+      if (fp8_)
+        ctx.fp8->backward_input(shared_fc1_, out, w.fp8.shared_dfc1, 1.0f);
+      else
+        gemm({.out = out,
+              .a = own(ctx, w.shared_dfc1),
+              .b = as_matrix(ctx.use(*shared_fc1_.weight), spec_.hidden),
+              .beta = 1.0f},
+             ctx.compute);
+    }
+    fc2_gradient(ctx, t);
+    finish_return(ctx, t, w.drows, returned);
     combine_rows({.out = out, .rows = returned, .place = t.place, .weights = {}, .addend = out}, ctx.compute);
   }
 
   void row_weight(const LayerContext& ctx, const LayerTensors& tensors) const override {
+    if (!has_shared()) return;
     const MoeTensors t = first_rows(ctx, tensors.moe);
-    expert_gradient(ctx, *fc2_, ctx.work.moe.dout, t.activated, t.rank_offsets);
-    if (spec_.shared_hidden > 0) gradient(ctx, *shared_fc2_, ctx.local_rows(ctx.work.dbranch), t.shared_activated);
+    if (fp8_) return fp8_gradient(ctx, shared_fc2_, ctx.work.moe.fp8.shared_dout_t, t.shared_activated_t);
+    gradient(ctx, *shared_fc2_.weight, ctx.local_rows(ctx.work.dbranch), t.shared_activated);
   }
 
   void resume(const LayerContext& ctx, const LayerTensors& tensors) const override {
@@ -316,8 +444,17 @@ class MoeLayer final : public BranchLayer {
   void column_weight(const LayerContext& ctx, Tensor normed) const override {
     const MoeWorkspace& w = ctx.work.moe;
     const Tensor rows = own_rows(ctx, normed);
-    expert_gradient(ctx, *fc1_, w.dfc1, current_.rows, current_.rank_offsets);
-    if (spec_.shared_hidden > 0) gradient(ctx, *shared_fc1_, own(ctx, w.shared_dfc1), rows);
+    const MoeTensors& t = current_;
+    if (fp8_) {
+      fp8_expert_gradient(ctx, fc1_, w.fp8.dfc1_t, ctx.fp8->transposed(t.rows, w.fp8.transpose, used(ctx, t)),
+                          t.rank_offsets);
+      if (has_shared())
+        fp8_gradient(ctx, shared_fc1_, w.fp8.shared_dfc1_t,
+                     ctx.fp8->cast_transposed(shared_fc1_.linear, rows, w.fp8.shared_inp_t));
+    } else {
+      expert_gradient(ctx, *fc1_.weight, w.dfc1, t.rows, t.rank_offsets);
+      if (has_shared()) gradient(ctx, *shared_fc1_.weight, own(ctx, w.shared_dfc1), rows);
+    }
     gradient(ctx, *router_, own(ctx, w.dlogits), rows);
   }
 
@@ -327,6 +464,13 @@ class MoeLayer final : public BranchLayer {
  private:
   enum class Way { kToExperts, kBack };
 
+  static LinearId id_of(const LayerSpec& spec, int layer, std::string_view module) {
+    const std::vector<LinearSpec> linears = spec.linears(Branch::kMlp);
+    const auto at = std::ranges::find(linears, module, &LinearSpec::module);
+    TRI_REQUIRE(at != linears.end(), "layer {} has no linear {}", layer, module);
+    return spec.id(layer, Branch::kMlp, *at);
+  }
+  bool has_shared() const { return spec_.shared_hidden > 0; }
   // Views of tensors of this rank's rows; a pass over cached sequences has fewer than were allocated.
   Tensor own(const LayerContext& ctx, Tensor tensor) const { return tensor.rows(0, ctx.dims.Rl); }
   Tensor pairs(const LayerContext& ctx, Tensor tensor) const { return tensor.rows(0, ctx.dims.Rl * spec_.per_token); }
@@ -338,12 +482,23 @@ class MoeLayer final : public BranchLayer {
       if (!tensor->empty()) *tensor = own(ctx, *tensor);
     for (Tensor* tensor : {&t.pair, &t.returned}) *tensor = pairs(ctx, *tensor);
     if (!is_divided(ctx))
-      for (Tensor* tensor : {&t.rows, &t.fc1, &t.activated}) *tensor = pairs(ctx, *tensor);
+      for (Tensor* tensor : {&t.rows, &t.fc1, &t.activated})
+        if (!tensor->empty()) *tensor = pairs(ctx, *tensor);
     return t;
   }
   static bool is_divided(const LayerContext& ctx) { return ctx.config.parallel.ep > 1; }
-  Tensor expert_weight(const LayerContext& ctx, const Parameter& parameter) const {
-    return as_experts(parameter, ctx.use(parameter));
+  static bool by_copies(const LayerContext& ctx) { return ctx.moe->windows != nullptr; }
+  // Of the rows that the rank's experts have memory for, how many are used; absent: all.
+  Tensor used(const LayerContext& ctx, const MoeTensors& t) const {
+    return is_divided(ctx) ? t.rank_offsets.flat(t.rank_offsets.numel() - 1, 1) : Tensor{};
+  }
+  // The beginning of memory as rows of another type.
+  static Tensor as_type(Tensor rows, Dtype dtype) {
+    rows.dtype = dtype;
+    return rows;
+  }
+  Tensor expert_weight(const LayerContext& ctx, const Fp8Linear& linear) const {
+    return as_experts(*linear.weight, ctx.use(*linear.weight));
   }
   // (experts of this rank, N, K)
   static Tensor as_experts(const Parameter& parameter, Tensor weight) {
@@ -360,6 +515,24 @@ class MoeLayer final : public BranchLayer {
                              .beta = target.beta},
                             ctx.compute);
     ctx.hooks.gradient_ready(parameter);
+  }
+  void fc2_gradient(const LayerContext& ctx, const MoeTensors& t) const {
+    const MoeWorkspace& w = ctx.work.moe;
+    if (!fp8_) return expert_gradient(ctx, *fc2_.weight, w.dout, t.activated, t.rank_offsets);
+    fp8_expert_gradient(ctx, fc2_, ctx.fp8->transposed(w.fp8.dout, w.fp8.transpose, used(ctx, t)), t.activated_t,
+                        t.rank_offsets);
+  }
+  void fp8_expert_gradient(const LayerContext& ctx, const Fp8Linear& linear, Tensor dout_t, Tensor inp_t,
+                           Tensor offsets) const {
+    const auto target = ctx.hooks.gradient_target(*linear.weight);
+    ctx.fp8->experts_backward_weight(linear, as_experts(*linear.weight, target.tensor), dout_t, inp_t, offsets,
+                                     target.beta);
+    ctx.hooks.gradient_ready(*linear.weight);
+  }
+  void fp8_gradient(const LayerContext& ctx, const Fp8Linear& linear, Tensor dout_t, Tensor inp_t) const {
+    const auto target = ctx.hooks.gradient_target(*linear.weight);
+    ctx.fp8->backward_weight(linear, target.tensor, dout_t, inp_t, target.beta);
+    ctx.hooks.gradient_ready(*linear.weight);
   }
   void gradient(const LayerContext& ctx, const Parameter& parameter, Tensor dout, Tensor inp) const {
     const auto target = ctx.hooks.gradient_target(parameter);
@@ -393,7 +566,8 @@ class MoeLayer final : public BranchLayer {
                     .bias = bias.empty() ? Tensor{} : bias.rows(number(), 1).flat(),
                     .rule = spec_.rule},
                    ctx.compute);
-    if (!t.all_counts.empty()) {
+    // A repeated forward pass finds them saved; without a backward pass nothing reads them.
+    if (!t.all_counts.empty() && run.counts) {
       ctx.compute.copy(t.all_counts.data, w.counts.data, w.counts.bytes());
       // The ranks along tp and cp have other rows of the microbatch.
       for (GroupOnStream* const group : {ctx.tp.size() > 1 ? &ctx.tp.collectives() : nullptr, ctx.cp}) {
@@ -413,8 +587,8 @@ class MoeLayer final : public BranchLayer {
                      .z_scale = z_scale(ctx, run)},
                     ctx.compute);
     sort_pairs({.place = t.place, .pair = t.pair, .offsets = t.offsets, .experts = t.experts}, ctx.compute);
-    t.route->rows = ctx.dims.Rl * spec_.per_token;
-    if (is_divided(ctx) && run.ep != nullptr) agree(ctx, t, *run.ep);
+    if (!is_divided(ctx)) return;
+    if (!by_copies(ctx) && run.ep != nullptr) agree(ctx, t, *run.ep);
   }
 
   // The host waits for the numbers of rows once a layer.
@@ -434,12 +608,10 @@ class MoeLayer final : public BranchLayer {
     const auto offset = [&](int64_t member, int64_t expert) {
       return int64_t{route.offsets[static_cast<size_t>(member * (E + 1) + expert)]};
     };
-    route.rows = 0;
     for (int64_t m = 0; m < members; ++m) {
       const auto i = static_cast<size_t>(m);
       route.sends[i] = offset(ep.rank(), (m + 1) * El) - offset(ep.rank(), m * El);
       route.receives[i] = offset(m, (ep.rank() + 1) * El) - offset(m, ep.rank() * El);
-      route.rows += route.receives[i];
       for (int64_t e = 0; e < El; ++e)
         route.counts[static_cast<size_t>(m * El + e)] =
             static_cast<int32_t>(offset(m, ep.rank() * El + e + 1) - offset(m, ep.rank() * El + e));
@@ -468,15 +640,8 @@ class MoeLayer final : public BranchLayer {
       int64_t fullest = first;
       for (int64_t e = first; e < first + El; ++e)
         if (rows_of(e, e + 1) > rows_of(fullest, fullest + 1)) fullest = e;
-      const auto balanced = static_cast<double>(ctx.dims.Rl * spec_.per_token);
-      throw Fatal(
-          ExitCode::kUsage,
-          fmt::format(
-              "layer {}: {} rows of a microbatch chose experts {} to {}, which are on one rank (expert {} alone "
-              "{}), but parallel.ep_capacity {:g} has memory for {}; set parallel.ep_capacity to {:.1f} or more, "
-              "raise model.aux_loss, or lower parallel.ep",
-              layer_, rows, first, first + El - 1, fullest, rows_of(fullest, fullest + 1),
-              ctx.config.parallel.ep_capacity, room, std::ceil(12 * static_cast<double>(rows) / balanced) / 10));
+      throw Fatal(ExitCode::kUsage,
+                  to_string(RowShortage{layer_, rows, first, fullest, rows_of(fullest, fullest + 1)}, ctx.config));
     }
   }
 
@@ -508,37 +673,108 @@ class MoeLayer final : public BranchLayer {
     if (kept[0] > 0) ctx.compute.copy(own_place.data, kept.data, kept.bytes());
   }
 
-  // Sorts the rows that have arrived by expert.
-  void sort_arrived(const LayerContext& ctx, const MoeTensors& t, Tensor arrived, Tensor sorted) const {
-    const int64_t rows = t.route->rows;
-    if (rows == 0) return;
-    gather_rows({.out = sorted.rows(0, rows), .inp = arrived, .index = t.arrived_pair.rows(0, rows)}, ctx.compute);
+  static int64_t sum(const std::vector<int64_t>& rows) { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
+
+  // Of memory for all ranks' tokens, the part that a pass uses.
+  Tensor own_of_all(const LayerContext& ctx, Tensor all) const {
+    return all.rows(0, ctx.dims.Rl * ctx.moe->windows->size());
   }
 
-  // Fills t.rows with the rows that the rank's experts read.
-  void send_rows(const LayerContext& ctx, const MoeTensors& t, Tensor rows) const {
+  // Copies: begins to send this rank's `rows` (Rl, C), and the weights of its pairs if there are any, to all ranks.
+  void share_tokens(const LayerContext& ctx, Tensor rows, Tensor weights) const {
     const MoeWorkspace& w = ctx.work.moe;
-    const Tensor sorted = pairs(ctx, is_divided(ctx) ? w.sent : t.rows);
-    gather_rows({.out = sorted, .inp = rows, .index = t.pair, .divisor = static_cast<int>(spec_.per_token)},
+    PeerWindows& windows = *ctx.moe->windows;
+    std::vector<Tensor> blocks;
+    const auto add = [&](Tensor all, Tensor from) {
+      const Tensor block = as_type(all, from.dtype).rows(windows.rank() * ctx.dims.Rl, ctx.dims.Rl);
+      ctx.compute.copy(block.data, from.data, from.bytes());
+      blocks.push_back(block);
+    };
+    add(w.tokens, rows);
+    if (!weights.empty()) add(w.all_weights, weights);
+    windows.start_copies(blocks, ctx.compute);
+  }
+  // Fills `rows`, those of the rank's experts, from all ranks' tokens of `dtype`, times the weights of their pairs.
+  void take_rows(const LayerContext& ctx, const MoeTensors& t, Dtype dtype, Tensor rows, Tensor weights) const {
+    ctx.moe->windows->finish_copies(ctx.compute);
+    gather_rows({.out = rows,
+                 .inp = own_of_all(ctx, as_type(ctx.work.moe.tokens, dtype)),
+                 .index = t.origin,
+                 .divisor = static_cast<int>(spec_.per_token),
+                 .weights = weights.empty() ? weights : weights.flat(),
+                 .used = used(ctx, t)},
                 ctx.compute);
+  }
+
+  // Fills t.rows, which the rank's experts read, with rows of all ranks. `inp` (Rl, C): this rank's tokens.
+  void begin_dispatch(const LayerContext& ctx, const MoeTensors& t, Tensor inp) const {
+    const MoeWorkspace& w = ctx.work.moe;
+    if (by_copies(ctx)) {
+      PeerWindows& windows = *ctx.moe->windows;
+      share_pairs({.all_offsets = windows.places(w.all_offsets),
+                   .all_pairs = windows.places(w.all_pairs),
+                   .offsets = t.offsets,
+                   .pair = t.pair,
+                   .member = windows.rank()},
+                  ctx.compute);
+      return windows.arrive(ctx.compute, t.offsets.bytes() + t.pair.bytes());
+    }
+    const Tensor sorted = pairs(ctx, is_divided(ctx) ? as_type(w.sent, inp.dtype) : t.rows);
+    gather_rows({.out = sorted, .inp = inp, .index = t.pair, .divisor = static_cast<int>(spec_.per_token)},
+                ctx.compute);
+    if (is_divided(ctx)) exchange(ctx, sorted, arrived(ctx, inp), *t.route, Way::kToExperts);
+  }
+  void finish_dispatch(const LayerContext& ctx, const MoeTensors& t, Dtype dtype) const {
     if (!is_divided(ctx)) return;
-    exchange(ctx, sorted, w.arrived, *t.route, Way::kToExperts);
-    sort_arrived(ctx, t, w.arrived, t.rows);
+    if (!by_copies(ctx)) return sort_arrived(ctx, t, t.rows);
+    const MoeWorkspace& w = ctx.work.moe;
+    PeerWindows& windows = *ctx.moe->windows;
+    const int64_t members = windows.size(), pairs = t.pair.numel();
+    windows.wait(ctx.compute);
+    plan_rows({.first = t.first,
+               .offsets = t.rank_offsets,
+               .origin = t.origin,
+               .shortage = ctx.moe->statistics.shortage.rows(number(), 1).flat(),
+               .all_offsets = w.all_offsets,
+               .all_pairs = w.all_pairs.flat(0, members * pairs).view({members, pairs}),
+               .member = windows.rank()},
+              ctx.compute);
+    take_rows(ctx, t, dtype, t.rows, {});
+  }
+
+  // Messages: sorts the rows that have arrived by expert.
+  void sort_arrived(const LayerContext& ctx, const MoeTensors& t, Tensor rows) const {
+    if (const int64_t count = sum(t.route->receives); count > 0)
+      gather_rows({.out = rows.rows(0, count), .inp = arrived(ctx, rows), .index = t.arrived_pair.rows(0, count)},
+                  ctx.compute);
   }
 
   // Returns the experts' rows `out`, sorted by expert, to where they came from. Nothing to do with ep 1.
-  void return_rows(const LayerContext& ctx, const MoeTensors& t, Tensor out, Tensor returned) const {
+  void begin_return(const LayerContext& ctx, const MoeTensors& t, Tensor out, Tensor returned) const {
     if (!is_divided(ctx)) return;
-    const MoeWorkspace& w = ctx.work.moe;
-    if (const int64_t rows = t.route->rows; rows > 0)
-      gather_rows({.out = w.arrived.rows(0, rows), .inp = out, .index = t.arrived_place.rows(0, rows)}, ctx.compute);
-    exchange(ctx, w.arrived, returned, *t.route, Way::kBack);
+    if (by_copies(ctx)) return ctx.moe->windows->arrive(ctx.compute, returned.bytes());
+    if (const int64_t count = sum(t.route->receives); count > 0)
+      gather_rows({.out = arrived(ctx, out).rows(0, count), .inp = out, .index = t.arrived_place.rows(0, count)},
+                  ctx.compute);
+    exchange(ctx, arrived(ctx, out), returned, *t.route, Way::kBack);
   }
+  void finish_return(const LayerContext& ctx, const MoeTensors& t, Tensor out, Tensor returned) const {
+    if (!by_copies(ctx)) return;
+    PeerWindows& windows = *ctx.moe->windows;
+    windows.wait(ctx.compute);
+    const TimeCategoryScope scope(ctx.compute, TimeCategory::kEp);
+    fetch_rows({.out = returned, .from = windows.places(out), .offsets = t.offsets, .first = t.first, .rows = out[0]},
+               ctx.compute);
+  }
+  // Memory for rows like `rows` in the order in which messages bring them.
+  static Tensor arrived(const LayerContext& ctx, Tensor rows) { return as_type(ctx.work.moe.arrived, rows.dtype); }
 
   const MoeSpec spec_;
   const int layer_;
-  const Parameter *router_, *fc1_, *fc2_;
-  const Parameter *shared_fc1_ = nullptr, *shared_fc2_ = nullptr;
+  const bool fp8_;  // whether the GEMMs multiply FP8, except the router's
+  const Parameter* router_;
+  const Fp8Linear fc1_, fc2_;
+  Fp8Linear shared_fc1_, shared_fc2_;
   ColumnLinear column_;  // without weights: rows need no gather
   RowLinear row_;
   mutable MoeTensors current_;  // of the backward pass in progress

@@ -8,8 +8,14 @@
 // A shared expert is a dense MLP over the rank's own rows, whose output joins that sum. Router and shared expert are
 // the same on all ranks of a stage.
 //
-// A forward pass with ep > 1 is collective over the ranks of ep: once per layer the host waits for the numbers of rows.
-// If one of these ranks would get more rows than it has memory for, all of them throw Fatal (kUsage).
+// Rows reach other ranks in one of two ways, with the same bits (parallel.ep_transfers):
+//   copies    copy engines send all tokens to all ranks of the group while the router runs, and each rank takes the
+//             rows that its experts need; what they computed is read from the peers' memory. Numbers of rows stay on
+//             the device, so the host does not wait.
+//   messages  the rows themselves, to the ranks that need them; the host waits for their numbers once a layer
+// With FP8, rows are cast before they are sent forward; the router's GEMMs and what returns are in the compute type.
+// A forward pass with ep > 1 is collective over the ranks of ep. If one of these ranks would get more rows than it has
+// memory for, the step ends with Fatal (kUsage) on all of them.
 // Threads: call only from the rank's main thread; all other work is enqueued on the compute stream.
 #pragma once
 
@@ -28,6 +34,8 @@
 namespace tri {
 
 class GroupOnStream;
+class PeerWindows;
+struct Config;
 
 struct MoeSpec {
   int64_t hidden = 0, expert_hidden = 0, shared_hidden = 0;  // shared_hidden 0: no shared expert
@@ -51,7 +59,10 @@ struct MoeSpec {
   double workspace_elements(QkvOrder) const {
     return static_cast<double>(per_token * (3 * hidden + width_of(expert_hidden) + expert_hidden));
   }
-  double cast_bytes() const { return 0; }
+  double cast_bytes() const {
+    const int64_t ffn = expert_hidden, shared = shared_hidden > 0 ? shared_hidden + 2 * width_of(shared_hidden) : 0;
+    return static_cast<double>(hidden + per_token * (ffn + 2 * width_of(ffn) + 2 * hidden) + shared);
+  }
   double activation_elements(Pass pass) const;
   double recomputed_elements() const { return activation_elements(Pass::kForward); }
   double column_elements(Pass, int) const { return 0; }
@@ -61,37 +72,45 @@ struct MoeSpec {
   bool operator==(const MoeSpec&) const = default;
 };
 
-// Where a microbatch's rows go, on the host. `rows`: those that this rank's experts compute.
+// Where a microbatch's rows go, on the host, for messages.
 struct MoeRoute {
-  int64_t rows = 0;
   std::vector<int64_t> sends, receives;  // [place along ep]: rows
   std::vector<int32_t> offsets, counts;  // (ep, E + 1) of all members; (ep, E / ep) of the rows that arrive
 };
 
 // What one layer saves for the backward pass of a microbatch. P: the rows that the rank's experts have memory for:
-// Rl · K, or with ep > 1 parallel.ep_capacity times as many. The first MoeRoute::rows are used.
+// Rl · K, or with ep > 1 parallel.ep_capacity times as many. The first rank_offsets[E / ep] are used.
 struct MoeTensors {
-  Tensor logits;                                     // (Rl, E) f32
-  Tensor experts;                                    // (Rl, K) i32
-  Tensor weights;                                    // (Rl, K) f32
-  Tensor all_counts;                                 // (E) f32: of the whole microbatch; only with an auxiliary loss
-  Tensor place, pair, offsets;                       // of the rank's own rows: SortPairs
-  Tensor arrived_place, arrived_pair, rank_offsets;  // of the rows that arrive (MergeSources); with ep 1 only
-                                                     // rank_offsets, which is `offsets`
-  Tensor rows;                                       // (P, C): what the experts read
-  Tensor fc1;                                        // (P, fc1's width)
-  Tensor activated;                                  // (P, F); in the workspace with parallel.recompute: selective
-  Tensor returned;                                   // (Rl · K, C): the experts' outputs, sorted by expert
-  Tensor shared_fc1;                                 // (Rl, fc1's width)
-  Tensor shared_activated;                           // (Rl, F of the shared expert)
+  Tensor logits;   // (Rl, E) f32
+  Tensor experts;  // (Rl, K) i32
+  Tensor weights;  // (Rl, K) f32
+  // (E) f32: of the whole microbatch; only with an auxiliary loss. Also saved with parallel.recompute: full
+  Tensor all_counts;
+  Tensor place, pair, offsets;         // of the rank's own rows: SortPairs
+  Tensor rank_offsets;                 // (E / ep + 1) of the rank's experts; with ep 1 `offsets`
+  Tensor first, origin;                // copies: (E), (P), of PlanRows
+  Tensor arrived_place, arrived_pair;  // messages: (P), of MergeSources
+  Tensor rows;                         // (P, C): what the experts read
+  Tensor fc1;                          // (P, fc1's width)
+  Tensor activated;                    // (P, F); in the workspace with parallel.recompute: selective
+  Tensor returned;                     // (Rl · K, C): the experts' outputs, sorted by expert
+  Tensor shared_fc1;                   // (Rl, fc1's width)
+  Tensor shared_activated;             // (Rl, F of the shared expert)
+  // With FP8 `rows` are e4m3, and the activations that fc2's GEMMs read: forward in the workspace, for the weight
+  // gradients transposed, in the same memory if they are not saved.
+  Tensor activated_t, shared_activated_t;  // (F, P), (F of the shared expert, Rl)
   std::shared_ptr<MoeRoute> route;
 };
 
 // The workspace that the layers of a stage share.
 struct MoeWorkspace {
   Tensor counts, share_sums;              // (E), (E + 1) f32
-  Tensor all_offsets, arrived_counts;     // (ep, E + 1), (ep, E / ep) i32; ep > 1
-  Tensor sent, arrived, out;              // (Rl · K, C), (P, C), (P, C); ep > 1: rows before and after transfers
+  Tensor all_offsets;                     // (ep, E + 1) i32; ep > 1
+  Tensor arrived_counts;                  // (ep, E / ep) i32; messages
+  Tensor all_pairs;                       // (ep, Rl · K) i32; copies
+  Tensor tokens, all_weights;             // (ep · Rl, C), (ep · Rl, K) f32: of all ranks; copies
+  Tensor sent, arrived;                   // (Rl · K, C), (P, C): rows before and after messages; copies: sent
+  Tensor out;                             // (P, C); ep > 1
   Tensor activated, shared_activated;     // parallel.recompute: selective
   Tensor dreturned;                       // (Rl · K, C)
   Tensor dout;                            // (P, C): the gradient of fc2's output; with ep 1 dreturned
@@ -99,6 +118,16 @@ struct MoeWorkspace {
   Tensor dweights;                        // (Rl, K) f32
   Tensor dlogits;                         // (Rl, E)
   Tensor shared_dfc1, shared_dactivated;  // (Rl, ...)
+  // FP8 casts, if any layer's GEMMs are FP8: like the tensors above, `_t` transposed.
+  struct Fp8 {
+    Tensor rows;                                      // (Rl, C): of the norm
+    Tensor activated, shared_activated;               // (P, F), (Rl, ...)
+    Tensor dreturned, dout;                           // (Rl · K, C), (P, C); the same with ep 1
+    Tensor dfc1, dfc1_t;                              // (P, fc1's width)
+    Tensor transpose;                                 // (C · P) bytes: of dout or rows, for weight gradients
+    Tensor shared_dout, shared_dout_t;                // (Rl, C)
+    Tensor shared_dfc1, shared_dfc1_t, shared_inp_t;  // (Rl, ...), (C, Rl)
+  } fp8;
 };
 
 // The statistics and biases of all layers with experts, on every rank: numbers of layers that other ranks compute are
@@ -107,6 +136,7 @@ struct MoeStatistics {
   static constexpr int kLosses = 2;  // after the loads: auxiliary loss, router z-loss
   Tensor totals;                     // (layers, E + kLosses) f32, of a step; training only
   Tensor bias;                       // (layers, E) f32; only of sigmoid routers
+  Tensor shortage;                   // (layers, kRowShortage) i32: of PlanRows, since begin(); with copies
 
   Tensor load(int64_t layer) const { return totals.rows(layer, 1).flat(0, totals[1] - kLosses); }
   Tensor losses(int64_t layer) const { return totals.rows(layer, 1).flat(totals[1] - kLosses, kLosses); }
@@ -114,11 +144,24 @@ struct MoeStatistics {
 
 // What the layers with experts of a stage share. The stage changes it between actions.
 struct MoeRun {
-  GroupOnStream* ep = nullptr;  // the ranks that divide the experts, on the compute stream; null: rows stay here
+  GroupOnStream* ep = nullptr;     // the ranks that divide the experts, on the compute stream; null: rows stay here
+  PeerWindows* windows = nullptr;  // their memory, with parallel.ep_transfers: copies
   MoeStatistics statistics;
   float token_share = 0;  // 1 / tokens of a step, over which the router's losses are means
   bool counts = false;    // the next forward passes count for the step; recomputed ones do not
 };
+
+// An owner of experts lacks memory for the rows that a microbatch sends to it.
+struct RowShortage {
+  int layer = 0;  // of the model
+  int64_t rows = 0, first_expert = 0, fullest_expert = 0, fullest_rows = 0;
+};
+template <class Archive>
+void fields(Archive& archive, RowShortage& s) {
+  archive(s.layer, s.rows, s.first_expert, s.fullest_expert, s.fullest_rows);
+}
+// Returns the error: what happened, and how to change the config.
+std::string to_string(const RowShortage& shortage, const Config& config);
 
 // A step of one layer with experts.
 struct RouterNumbers {
@@ -127,7 +170,7 @@ struct RouterNumbers {
   float z_loss = 0;
 };
 
-// Returns the rows P (MoeTensors) for `local_rows` rows of a rank.
+// Returns the rows P (MoeTensors) for `local_rows` rows of a rank; with ep > 1 whole multiples of 16, for FP8.
 int64_t expert_rows(const MoeSpec& moe, int64_t local_rows, int ep, double capacity);
 
 // Copies saved biases to the device. Fails with kFile if their number is wrong. Waits for the stream.
@@ -143,7 +186,7 @@ void allocate_tensors(const MoeSpec& moe, const BranchMemory& memory, LayerTenso
 void allocate_workspace(const MoeSpec& moe, const BranchMemory& memory, LayerWorkspace& work);
 // As for attention.
 void allocate_due(const MoeSpec& moe, const BranchMemory& memory, LayerTensors& inputs, LayerWorkspace& work);
-MoeTensors with_workspace(MoeTensors tensors, const MoeWorkspace& work);
+MoeTensors with_workspace(MoeTensors tensors, const MoeWorkspace& work, bool fp8);
 std::unique_ptr<BranchLayer> make_branch(const MoeSpec& moe, const LayerSpec& layer_spec, int layer,
                                          const std::vector<Parameter>& parameters);
 

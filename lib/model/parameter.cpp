@@ -88,6 +88,8 @@ class ListBuilder {
     const double std = linear.split == LinearSplit::kRow ? m_.init_std / std::sqrt(2.0 * m_.layers) : m_.init_std;
     matrix(weight_of(linear.module, layer), linear.weight_shape(), linear.split_dim(), std);
     specs_.back().muon = config_.optimizer.name == OptimizerKind::kMuon && linear.orthogonal;
+    if (keeps_fp8_weights(config_) && layers_[layer].fp8 && linear.fp8)
+      specs_.back().fp8_slot = slots_.of(Fp8Operand::kWeight, layer, index);
     if (linear.whole) {
       TRI_REQUIRE(!linear.bias, "{} has a bias, which whole linears do not support", linear.name);
       ParamSpec& spec = specs_.back();
@@ -98,8 +100,6 @@ class ListBuilder {
       return;
     }
     if (specs_.back().muon) specs_.back().interleaved = linear.interleaved;
-    if (keeps_fp8_weights(config_) && layers_[layer].fp8)
-      specs_.back().fp8_slot = slots_.of(Fp8Operand::kWeight, layer, index);
     if (!linear.bias) return;
     const std::string name = bias_of(linear.module, layer);
     if (linear.split == LinearSplit::kRow) return replicated(name, linear.bias_shape(), InitRule::kZeros, false);

@@ -35,7 +35,10 @@ Stage::Stage(StageContext context)
                ? std::make_unique<Fp8Layers>(context.config, context.mesh, tensors_.fp8, context.compute,
                                              context.tp.collectives(), context.hooks)
                : nullptr),
-      moe_{.ep = context.experts, .statistics = tensors_.experts, .token_share = context.token_share},
+      moe_{.ep = context.experts,
+           .windows = context.expert_windows,
+           .statistics = tensors_.experts,
+           .token_share = context.token_share},
       ctx_{.config = context.config,
            .dims = stage_dims(context.config, context.mesh, context.cache),
            .work = tensors_.work,
@@ -77,6 +80,7 @@ void Stage::begin(Mode mode) {
   mode_ = mode;
   cached_ctx_.reset();
   if (mode == Mode::kTrain && !tensors_.experts.totals.empty()) ctx_.compute.zero(tensors_.experts.totals);
+  if (!tensors_.experts.shortage.empty()) ctx_.compute.zero(tensors_.experts.shortage);
   if (fp8_) fp8_->begin(mode == Mode::kTrain ? Fp8Layers::Run::kStep : Fp8Layers::Run::kForward);
   const auto free_all = [](std::vector<int>& free, std::vector<int>& slot_of, size_t slots) {
     slot_of.clear();
@@ -160,6 +164,7 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
       LayerTensors shared = recomputed_tensors(ctx.work, layer);  // only the layer's input is saved
       shared.input = rows_of_pass(t.input);
+      if (!t.moe.all_counts.empty()) shared.moe.all_counts = t.moe.all_counts;
       if (cached) shared.attention.cache = tensors_.cached.layers[static_cast<size_t>(chunk_index)][i];
       stream = chunk.blocks[i].forward(ctx, stream, shared);
       if (!cached) t.input = shared.input;

@@ -32,7 +32,8 @@ struct StageContext {
   // The ranks that divide the experts (parallel.ep), on the compute stream; null: one rank, or transfers that move
   // nothing.
   GroupOnStream* experts = nullptr;
-  float token_share = 1.0f;  // 1 / tokens of a step, over which the routers' losses are means
+  PeerWindows* expert_windows = nullptr;  // their memory, if parallel.ep_transfers is copies
+  float token_share = 1.0f;               // 1 / tokens of a step, over which the routers' losses are means
 };
 
 // What the last virtual stage computes in a pass over cached sequences (cached_rows.h).

@@ -1,6 +1,8 @@
 #include "lib/model/stage_tensors.h"
 
 #include "kernels/core/dims.h"
+#include "kernels/peer_rows.h"
+#include "lib/comm/peer/windows.h"
 #include "lib/model/layer_division.h"
 #include "lib/schedule/plan.h"
 
@@ -32,8 +34,9 @@ class Allocator {
       for (const Branch branch : kBranches) {
         const Branch first = spec.reads_with(branch);
         const int64_t rows = spec.is_local(branch) && recompute == Recompute::kNone ? d_.Rl : d_.R;
+        const Dtype dtype = spec.is_local(branch) ? d_.dtype : read;  // a router reads more than FP8
         t.normed[static_cast<size_t>(branch)] =
-            first == branch ? arena_.take(name, read, {rows, d_.C}) : t.normed_for(first);
+            first == branch ? arena_.take(name, dtype, {rows, d_.C}) : t.normed_for(first);
       }
     if (spec.has_middle()) t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
     for (const Branch branch : kBranches)
@@ -49,7 +52,11 @@ class Allocator {
     MicrobatchTensors m;
     for (int i = 0; i < layers.count; ++i) {
       LayerTensors t;
-      if (config_.parallel.recompute != Recompute::kFull) t = layer(name, layers_[layers.first + i]);
+      const LayerSpec& spec = layers_[layers.first + i];
+      if (config_.parallel.recompute != Recompute::kFull)
+        t = layer(name, spec);
+      else if (spec.has_experts() && config_.model.aux_loss > 0)
+        t.moe.all_counts = arena_.take(name, Dtype::kF32, {spec.moe.experts});
       if (i > 0) t.input = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
       m.layers.push_back(t);
     }
@@ -172,10 +179,11 @@ bool resets_positions(const Config& config) {
 bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone || recompute == Recompute::kNorms; }
 
 LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work, const LayerSpec& layer) {
-  for (Tensor& rows : t.normed)
-    if (rows.empty()) rows = layer.fp8 ? work.fp8.normed : work.normed;
+  for (const Branch branch : kBranches)
+    if (Tensor& rows = t.normed[static_cast<size_t>(branch)]; rows.empty())
+      rows = layer.fp8 && !layer.is_local(branch) ? work.fp8.normed : work.normed;
   if (layer.has_experts())
-    t.moe = with_workspace(t.moe, work.moe);
+    t.moe = with_workspace(t.moe, work.moe, layer.fp8);
   else
     t.mlp = with_workspace(t.mlp, work.mlp, layer.fp8);
   return t;
@@ -186,8 +194,19 @@ LayerTensors recomputed_tensors(const LayerWorkspace& work, const LayerSpec& lay
   TRI_REQUIRE(layer.fp8 || !is_fp8(t.normed[0].dtype),
               "a layer of another format was given the memory of an FP8 layer");
   if (!layer.fp8) return t;
-  for (Tensor& rows : t.normed) rows.dtype = Dtype::kE4M3;
-  t.mlp = with_workspace(t.mlp, work.mlp, layer.fp8);
+  for (const Branch branch : kBranches) {
+    Tensor& rows = t.normed[static_cast<size_t>(branch)];
+    if (!layer.is_local(branch))
+      rows.dtype = Dtype::kE4M3;
+    else if (is_fp8(rows.dtype))  // the memory of a dense layer
+      rows = work.normed;
+  }
+  if (layer.has_experts()) {
+    t.moe.rows.dtype = Dtype::kE4M3;
+    t.moe = with_workspace(t.moe, work.moe, layer.fp8);
+  } else {
+    t.mlp = with_workspace(t.mlp, work.mlp, layer.fp8);
+  }
   return t;
 }
 
@@ -240,6 +259,10 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   // Even if router_bias_rate is 0: a checkpoint may have biases, which the choice of experts then keeps.
   if (config.model.experts > 0 && config.model.router == Router::kSigmoid)
     stage.experts.bias = arena.take("workspace", Dtype::kF32, {expert_layers(config.model), config.model.experts});
+  if (ep_by_copies(config)) {
+    stage.experts.shortage = arena.take("workspace", Dtype::kI32, {expert_layers(config.model), kRowShortage});
+    stage.expert_flags = arena.take("workspace", Dtype::kI32, {PeerWindows::kFlagRows, config.parallel.ep});
+  }
   if (any_fp8_layer(config)) stage.fp8 = allocate_fp8(config, mesh, arena);
   if (by_peer_copies(config.parallel.tp_transfers, mesh.axis("tp").size))
     stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.axis("tp").size, d.R * d.C, d.dtype, 2, arena);

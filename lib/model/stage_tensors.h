@@ -47,7 +47,7 @@ struct NormTensors {
 //   none       all
 //   norms      all but `normed`, which are recomputed from the saved stream and gathered over tp again
 //   selective  also without mlp.activated, which is cheap to recompute from what is saved
-//   full       only `input`; the rest is recomputed into a set shared by all layers
+//   full       only `input`, and moe.all_counts; the rest is recomputed into a set shared by all layers
 // `normed` and mlp.activated, which only GEMMs read, are FP8 in layers that multiply FP8. Such a layer
 // saves the transpose of mlp.activated, which the weight gradient reads; the rows last until fc2's forward GEMM.
 struct LayerTensors {
@@ -120,6 +120,7 @@ struct StageTensors {
   MoeStatistics experts;        // without layers with experts: absent tensors. `totals` come from the caller
   Fp8Tensors fp8;               // without slots if no layer's GEMMs are FP8
   PeerCopyTensors peer_copies;  // if parallel.tp_transfers is copies
+  Tensor expert_flags;          // (kFlagRows, ep) i32, of PeerWindows; if parallel.ep_transfers is copies
   // (M, B, T) i32: the step's tokens, if the stage needs them; with cached sequences (1, 1, R), those of a pass
   Tensor inputs, targets;
   Tensor document_starts;  // (M, B, T) i32, with data.document_mask, on every stage: first_key of attention

@@ -13,11 +13,11 @@ struct Kind {
   AxisSet reduced;  // without axes of one rank, along which a gradient is always complete
   bool matrices, quantized, muon;
 
-  // Buckets that are complete after their own collectives come first: matrices before small parameters, quantized
-  // weights, then Muon's, before others. Buckets that are also summed over slower axes follow.
+  // Quantized weights come first. Buckets that are complete after their own collectives come next: matrices before
+  // small parameters, Muon's before others. Buckets that are also summed over slower axes follow.
   auto order() const {
     const AxisSet remaining = reduced - kReducingAxes;
-    return std::tuple(!remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !quantized, !muon);
+    return std::tuple(!quantized, !remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !muon);
   }
   bool operator==(const Kind&) const = default;
 };

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "io/base/clock.h"
+#include "kernels/peer_rows.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/batch_sizes.h"
 #include "lib/config/layer_counts.h"
@@ -99,6 +100,7 @@ class Search {
     planned.parallel.dp_transfers = config.parallel.dp_transfers;
     planned.parallel.bucket_elements = config.parallel.bucket_elements;
     planned.parallel.ep_capacity = config.parallel.ep_capacity;
+    planned.parallel.ep_transfers = config.parallel.ep_transfers;
     base_ = workload_of(planned);
     base_.documents = options.documents;
     kept_ranks_ = base_.ranks_of_others(kOtherAxes);
@@ -205,6 +207,7 @@ class Search {
     const Config config = with_layout(config_, mesh);
     const int span = w.reducing_stride() * w.reducing();  // from the first to the last rank of a dp group
     w.tp_copies = wants_tp_copies(config);
+    w.ep_copies = wants_ep_copies(config) && w.ep <= std::min(PeerPlaces::kMost, cluster_.node.ranks);
     copies_of_mesh_ = wants_dp_copies(config) && span <= cluster_.node.ranks &&
                       (span == w.ranks() || cluster_.node.ranks % span == 0);
     const int most_chunks = std::max(options_.max_chunks, pinned.chunks.value_or(1));
@@ -339,6 +342,7 @@ class Search {
     config.run.device = config.run.device == DeviceChoice::kAuto ? DeviceChoice::kCuda : config.run.device;
     config.parallel.tp_transfers = w.tp_copies ? Transfers::kCopies : Transfers::kCollectives;
     config.parallel.dp_transfers = w.dp_copies ? Transfers::kCopies : Transfers::kCollectives;
+    config.parallel.ep_transfers = w.ep_copies ? Transfers::kCopies : Transfers::kCollectives;
     return planned_bytes(config, gpu_);
   }
 

@@ -46,7 +46,8 @@ double kept_bytes(const Workload& w, const LayerSpec& layer) {
       share * layer.kept_statistics() * 4 + 2 * norms * local * 4 + rows * layer.attention.unsplit_statistics() * 4;
   double kept = stream + statistics + share * layer.kept_elements() * bytes;
   kept += spare * static_cast<double>(layer.moe.hidden + layer.moe.width_of(layer.moe.expert_hidden)) * bytes;
-  if (layer.has_experts() && w.ep > 1) kept += 2 * (pairs + spare) * 4;  // places of the rows that arrive
+  // Places of the rows that arrive, or where they came from.
+  if (layer.has_experts() && w.ep > 1) kept += (w.ep_copies ? 1 : 2) * (pairs + spare) * 4;
   if (w.recompute == Recompute::kNone) kept += normed + activated;
   if (w.recompute == Recompute::kNorms) kept += activated;
   return kept;
@@ -183,7 +184,8 @@ double experts_workspace(const Workload& w, const LayerSpec& layer) {
   const auto hidden = static_cast<double>(moe.hidden), ffn = static_cast<double>(moe.expert_hidden),
              width = static_cast<double>(moe.width_of(moe.expert_hidden));
   const auto shared = static_cast<double>(moe.shared_hidden + moe.width_of(moe.shared_hidden));
-  const double all = (w.ep > 1 ? 2 * pairs + 4 * rows : 2 * pairs) * hidden + rows * (ffn + width) +
+  const double arriving = w.ep_copies ? w.ep * share : rows;
+  const double all = (w.ep > 1 ? 2 * pairs + 3 * rows + arriving : 2 * pairs) * hidden + rows * (ffn + width) +
                      share * (shared + static_cast<double>(moe.experts));
   return all - share * moe.workspace_elements(QkvOrder{});
 }

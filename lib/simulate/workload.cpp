@@ -123,6 +123,7 @@ Workload workload_of(const Config& config) {
           .stage_buffers = true,
           .tp_copies = p.tp > 1 && p.tp_transfers == Transfers::kCopies,
           .dp_copies = ranks_along(kBucketAxes, p) > 1 && p.dp_transfers == Transfers::kCopies,
+          .ep_copies = ep_by_copies(config),
           .gathers_kv = true,
           .overlap_cp = p.overlap_cp,
           .bucket_elements = p.bucket_elements,

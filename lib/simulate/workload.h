@@ -96,9 +96,9 @@ struct Workload {
   // cuDNN computes attention in both passes, on rows in one tensor. The scratch of its deterministic backward pass
   // accounts for the memory that an allocator reserves beyond requests (lib/bench/measurements/simulator_errors.md).
   bool cudnn_attention = false;
-  // This program, for memory only: rows in transfer between stages have their own buffers, and so do the copies of tp
-  // and dp into the peers' memory.
-  bool stage_buffers = false, tp_copies = false, dp_copies = false;
+  // This program, for memory only: rows in transfer between stages have their own buffers, and so do the copies of
+  // tp, dp and ep into the peers' memory.
+  bool stage_buffers = false, tp_copies = false, dp_copies = false, ep_copies = false;
   // This program with cp: attention reads keys and values of whole samples, which are gathered before it, in memory
   // that all layers share; their gradients are summed after it (lib/model/kv_exchange.h). Other programs exchange them
   // alongside attention. overlap_cp: backward's gather is hidden by the GEMM before it, and between machines all groups

@@ -162,12 +162,11 @@ Result<void> TrainingLoop::train_step() {
   if (documents_) documents_->begin(tokens.pairs);
   const auto sent_at = Clock::now();
   const StepLimits limits = spikes_.limits();
-  const StepResult result = context_.trainer.step(
-      {.step = progress_.steps,
-       .first_sample = progress_.samples,
-       .targets = targets,
-       .document_starts = tokens.document_starts},
-      tokens.inputs, tokens.targets, local, [this] { context_.checkpoints.before_update(); }, limits);
+  const StepResult result = run_step({.step = progress_.steps,
+                                      .first_sample = progress_.samples,
+                                      .targets = targets,
+                                      .document_starts = tokens.document_starts},
+                                     tokens, local, limits);
   next_targets_ = std::nullopt;
   if (counts_ahead()) next_targets_ = static_cast<int64_t>(result.sums.next_targets);
   const auto end = Clock::now();
@@ -210,6 +209,21 @@ Result<void> TrainingLoop::train_step() {
   report_checkpoints();
   stop_ = answer_to_signal(result, sent_at);
   return {};
+}
+
+// An error of the config that only a step reveals leaves the state of the step before it.
+StepResult TrainingLoop::run_step(const StepPlace& place, const StepTokens& tokens, const StepStatistics& local,
+                                  StepLimits limits) {
+  try {
+    return context_.trainer.step(
+        place, tokens.inputs, tokens.targets, local, [this] { context_.checkpoints.before_update(); }, limits);
+  } catch (const Fatal& problem) {
+    if (problem.code() != ExitCode::kUsage) throw;
+    const int64_t saved = context_.checkpoints.saved_step();
+    throw Fatal(problem.code(), fmt::format("step {}: {}; {}", progress_.steps + 1, problem.what(),
+                                            saved == 0 ? "this attempt saved no checkpoint"
+                                                       : fmt::format("the last checkpoint is that of step {}", saved)));
+  }
 }
 
 // Whether the sum of a step counts the targets of the next one exactly.

@@ -80,6 +80,7 @@ class TrainingLoop {
   void after_spike(const StepMetrics& metrics, const StepLimits& limits);
   void after_no_targets(const StepMetrics& metrics);
   std::optional<int64_t> targets_of(const StepTokens& tokens);
+  StepResult run_step(const StepPlace& place, const StepTokens& tokens, const StepStatistics& local, StepLimits limits);
   bool counts_ahead() const;
   float next_targets();
   Stop answer_to_signal(const StepResult& result, Clock::time_point sent_at);

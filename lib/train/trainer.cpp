@@ -153,6 +153,7 @@ StepResult Trainer::run_step(const StepPosition& position, std::span<const int32
   result.is_spike = result.finite() && limits.exceeded_by(result.sums.loss, *h_norm_.data());
   result.fp8 = fp8_.numbers();
   result.routers = routers_.numbers();
+  if (!result.finite()) engine_.require_expert_memory();
   if (result.finite() && !result.is_spike) fp8_.finished();
   return result;
 }

@@ -391,8 +391,9 @@ const Combination kBadCombinations[] = {
      "0"},
     {"model: {experts: 6, router: sigmoid, router_groups: 4, bias: false}", 1,
      "model.router_groups: 4 does not divide model.experts 6; set it to 1, 2, 3 or 6"},
-    {"model: {experts: 4, bias: false}\nprecision: {gemm: fp8, compute: bf16}", 1,
-     "precision.gemm: fp8 is not supported with model.experts 4; set precision.gemm to compute"},
+    {"model: {experts: 4, expert_hidden: 24, bias: false}\nprecision: {gemm: fp8, compute: bf16}", 1,
+     "precision.gemm: fp8 needs multiples of 16, but model.expert_hidden is 24; set precision.gemm to compute, or "
+     "change the sizes"},
     {"model: {aux_loss: 0.1}", 1,
      "model.aux_loss: 0.1 has no effect without experts; set model.experts, or model.aux_loss to 0"},
     {"model: {expert_hidden: 64, router: sigmoid}", 1,

@@ -289,6 +289,7 @@ TEST(ResolvedYaml, parses_back_to_an_equal_config) {
   m.router_bias_rate = m.aux_loss = m.router_z_loss = 0.001;
   changed.parallel.ep = 4;
   changed.parallel.ep_capacity = 1.25;
+  changed.parallel.ep_transfers = Transfers::kCollectives;
   for (const Section& section : config_sections())
     for (const Field& field : section.fields)
       EXPECT_NE(field.print(changed), field.rule.default_text) << field.name() << " still has its default";

@@ -195,7 +195,16 @@ TEST(PlanJob, copies_that_are_insisted_on_and_cannot_be_are_an_error_that_names_
   const Insists table[] = {
       {{.tp = 2}, "tp", [](Config& c) { c.parallel.tp_transfers = Transfers::kCopies; }, &RankFacts::tp_problem},
       {{.dp = 2}, "dp", [](Config& c) { c.parallel.dp_transfers = Transfers::kCopies; }, &RankFacts::dp_problem},
-      {{.pp = 2}, "pp", [](Config& c) { c.parallel.pp_transfers = PpTransfers::kCopies; }, &RankFacts::pp_problem}};
+      {{.pp = 2}, "pp", [](Config& c) { c.parallel.pp_transfers = PpTransfers::kCopies; }, &RankFacts::pp_problem},
+      {{.dp = 2},
+       "ep",
+       [](Config& c) {
+         c.model.experts = c.parallel.ep = 2;
+         c.model.expert_hidden = 128;
+         c.parallel.dp_transfers = Transfers::kCollectives;
+         c.parallel.ep_transfers = Transfers::kCopies;
+       },
+       &RankFacts::ep_problem}};
   for (const Insists& row : table) {
     Config config = config_of(row.axes);
     row.insist(config);

@@ -118,17 +118,18 @@ std::vector<float> read_parameter(Trainer& trainer, const Parameter& parameter) 
 }
 
 // Checks that stored FP8 weights are this rank's master weights quantized with the current scales. Returns a hash of
-// all of them, including other dp ranks' slices; 0 if there are none.
+// all of them that dp ranks share, including other dp ranks' slices; 0 if there are none.
 uint64_t check_quantized_weights(Trainer& trainer) {
   const std::vector<float> scales = trainer.engine().stage().fp8() == nullptr
                                         ? std::vector<float>()
                                         : read_floats(trainer, trainer.engine().tensors().stage.fp8.scale());
   const auto& chunks = trainer.store().memory.tensors().chunks;
   std::string all;
-  for (const ChunkStoreTensors& chunk : chunks)
-    if (!chunk.quantized.empty())
-      for (const char code : read_bytes(trainer, chunk.quantized)) all += code;
   const auto& parameters = trainer.store().memory.parameters();
+  for (const auto& of_chunk : parameters)
+    for (const Parameter& parameter : of_chunk)
+      if (parameter.spec.fp8_slot >= 0 && !parameter.spec.experts)
+        for (const char code : read_bytes(trainer, parameter.weight)) all += code;
   for (const BucketSlice& slice : trainer.store().memory.slices()) {
     if (slice.quantized.out.empty()) continue;
     const BucketMemory& bucket = trainer.store().memory.buckets()[static_cast<size_t>(slice.bucket)];
@@ -297,6 +298,7 @@ Config config_of(const Layout& layout) {
     }
     c.parallel.ep = layout.ep;
     c.parallel.ep_capacity = layout.ep_capacity;
+    c.parallel.ep_transfers = layout.ep_transfers;
   }
   if (layout.rope_scaling != RopeScaling::kNone) {  // of four pairs, one is kept, two are divided, one is in between
     c.model.rope_factor = 4;

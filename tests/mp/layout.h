@@ -41,7 +41,8 @@ struct Layout {
   bool moe = false;      // of llama, sequential: experts in all layers but two, a shared one, and the routers' losses
   bool sigmoid = false;  // of moe: DeepSeek-V3's router, with groups and biases
   int ep = 1;            // of moe
-  double ep_capacity = 8;  // of moe: no imbalance exceeds it
+  double ep_capacity = 8;                       // of moe: no imbalance exceeds it
+  Transfers ep_transfers = Transfers::kCopies;  // of moe
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
   Transfers transfers = Transfers::kCopies;  // of tp and dp

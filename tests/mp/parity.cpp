@@ -98,7 +98,13 @@ std::vector<Layout> matrix() {
       {.dp = 8, .zero = 2, .llama = true, .moe = true, .sigmoid = true, .ep = 4},
       {.tp = 2, .llama = true, .moe = true, .sigmoid = true},
       {.tp = 2, .llama = true, .moe = true, .ep = 2, .recompute = full},
-      {.tp = 4, .llama = true, .moe = true, .ep = 2, .transfers = Transfers::kCollectives},
+      {.tp = 4,
+       .llama = true,
+       .moe = true,
+       .ep = 2,
+       .ep_transfers = Transfers::kCollectives,
+       .transfers = Transfers::kCollectives},
+      {.dp = 4, .zero = 1, .llama = true, .moe = true, .ep = 4, .ep_transfers = Transfers::kCollectives},
       {.pp = 2, .llama = true, .moe = true, .recompute = selective},
       {.tp = 2, .pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .moe = true, .ep = 2},
       {.dp = 2, .tp = 2, .zero = 1, .llama = true, .moe = true, .sigmoid = true, .ep = 4, .recompute = norms},
@@ -247,6 +253,22 @@ TEST(Parity, a_split_backward_pass_has_the_bits_of_a_whole_one) {
   }
 }
 
+TEST(Parity, rows_of_experts_are_the_same_by_copies_and_by_messages) {
+  Layout plain{.dp = 2, .llama = true, .moe = true, .ep = 2}, both = plain, sharded = plain;
+  both.tp = 2;
+  both.recompute = Recompute::kFull;
+  sharded.dp = 4;
+  sharded.zero = 2;
+  sharded.precision = Dtype::kBF16;
+  sharded.sigmoid = true;
+  for (Layout layout : that_fit({plain, both, sharded})) {
+    layout.ep = layout.ranks();
+    const History copies = train(layout, false);
+    layout.ep_transfers = Transfers::kCollectives;
+    expect_bit_identical(copies, train(layout, false), layout.name());
+  }
+}
+
 // Neither weights nor moments change on any rank, also if the step is repeated to locate the fault.
 TEST(Parity, a_step_that_is_not_finite_changes_nothing_on_any_layout) {
   using enum Schedule;
@@ -367,8 +389,9 @@ TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
 // Rows are never dropped: more than a rank has memory for end the run with an error that says where and what to do.
 TEST(Parity, more_rows_than_experts_have_memory_for_are_an_error) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
-  Layout layout{.dp = 2, .llama = true, .moe = true, .ep = 2, .ep_capacity = 1};
-  if (test_job()->world_rank() < layout.ranks()) {
+  for (const Transfers transfers : {Transfers::kCopies, Transfers::kCollectives}) {
+    const Layout layout{.dp = 2, .llama = true, .moe = true, .ep = 2, .ep_capacity = 1, .ep_transfers = transfers};
+    if (test_job()->world_rank() >= layout.ranks()) continue;
     try {
       train(layout, false);
       ADD_FAILURE() << "rows were balanced in every layer and step";
