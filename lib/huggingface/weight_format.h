@@ -1,5 +1,5 @@
 // The models that both Hugging Face's transformers and this program support, as data: their tensor names there, the
-// order of their elements (tables in weight_format.cpp), and which config fields mean the same.
+// order of their elements (tables in weight_tables.cpp), and which config fields mean the same.
 //
 //   gpt2     GPT2LMHeadModel     layernorm, gelu (tanh form: "gelu_new"), learned positions, matrices (inputs, outputs)
 //   gpt_neox GPTNeoXForCausalLM  layernorm, gelu (any form), rope of a part of a head, biases; parallel or sequential
