@@ -15,7 +15,7 @@
 namespace tri {
 namespace {
 
-constexpr char kMagic[7] = {'T', 'R', 'I', 'M', 'A', 'S', 'K'};
+constexpr char kMaskMagic[7] = {'T', 'R', 'I', 'M', 'A', 'S', 'K'};
 constexpr uint8_t kVersion = 1;
 constexpr int64_t kBlock = int64_t{1} << 20;
 
@@ -26,7 +26,7 @@ struct Header {
   uint64_t fingerprint = 0;  // of the tokens
 };
 static_assert(sizeof(Header) == 32);
-constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
+constexpr auto kMaskHeaderBytes = static_cast<int64_t>(sizeof(Header));
 
 }  // namespace
 
@@ -49,20 +49,20 @@ Result<std::optional<LossMask>> LossMask::open(const TokenFile& tokens) {
   mask.path_ = path;
   mask.file_ = std::move(file).value();
   Header header;
-  if (mask.file_.bytes() < kHeaderBytes)
+  if (mask.file_.bytes() < kMaskHeaderBytes)
     return file_error("{}: has {} bytes, so it is truncated, or not a loss mask; prepare the tokens again", path,
                       mask.file_.bytes());
-  if (auto got = mask.file_.read(&header, kHeaderBytes, 0); !got) return got.error();
-  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
+  if (auto got = mask.file_.read(&header, kMaskHeaderBytes, 0); !got) return got.error();
+  if (std::memcmp(header.magic, kMaskMagic, sizeof kMaskMagic) != 0)
     return file_error("{}: is not a loss mask; remove it, or prepare the tokens again", path);
   if (header.version != kVersion)
     return file_error("{}: has version {}, and this program reads version {}; use a newer trireme", path,
                       header.version, kVersion);
-  if (mask.file_.bytes() != kHeaderBytes + header.tokens || header.tokens != tokens.num_tokens())
+  if (mask.file_.bytes() != kMaskHeaderBytes + header.tokens || header.tokens != tokens.num_tokens())
     return file_error(
         "{}: holds {} bytes for {} tokens, but {}.bin has {}, so it is truncated, or belongs to another token file; "
         "prepare the tokens again",
-        path, mask.file_.bytes() - kHeaderBytes, header.tokens, tokens.prefix(), tokens.num_tokens());
+        path, mask.file_.bytes() - kMaskHeaderBytes, header.tokens, tokens.prefix(), tokens.num_tokens());
   const auto fingerprint = tokens.fingerprint();
   if (!fingerprint) return fingerprint.error();
   if (header.fingerprint != fingerprint.value())
@@ -85,7 +85,7 @@ Result<std::optional<LossMask>> LossMask::open(const TokenFile& tokens) {
 Result<void> LossMask::try_read(int64_t first, std::span<uint8_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   TRI_REQUIRE(first >= 0 && first + count <= num_tokens_, "tokens [{}, {}) of {}", first, first + count, num_tokens_);
-  if (auto got = file_.read(out.data(), count, kHeaderBytes + first); !got) return got;
+  if (auto got = file_.read(out.data(), count, kMaskHeaderBytes + first); !got) return got;
   for (size_t i = 0; i < out.size(); ++i)
     if (out[i] > 1)
       return file_error("{}: token {} has the byte {}, expected 0 or 1; prepare the tokens again", path_,
@@ -131,20 +131,20 @@ Result<LossMaskWriter> LossMaskWriter::resume(const std::string& prefix, int64_t
   {
     const auto written = InputFile::open(path);
     if (!written) return written.error();
-    if (written.value().bytes() < kHeaderBytes + tokens)
+    if (written.value().bytes() < kMaskHeaderBytes + tokens)
       return file_error("{}: is shorter than the saved state says; remove it and {}.json.part, and start over", path,
                         prefix);
     std::vector<uint8_t> block;
     for (int64_t at = 0; at < tokens; at += kBlock) {
       block.resize(static_cast<size_t>(std::min(kBlock, tokens - at)));
       const auto bytes = static_cast<int64_t>(block.size());
-      if (auto got = written.value().read(block.data(), bytes, kHeaderBytes + at); !got) return got.error();
+      if (auto got = written.value().read(block.data(), bytes, kMaskHeaderBytes + at); !got) return got.error();
       writer.num_trained_ += std::count(block.begin(), block.end(), 1);
     }
   }
   writer.num_tokens_ = tokens;
   writer.file_ = std::fopen(path.c_str(), "r+be");
-  if (writer.file_ == nullptr || ::ftruncate(::fileno(writer.file_), kHeaderBytes + tokens) != 0 ||
+  if (writer.file_ == nullptr || ::ftruncate(::fileno(writer.file_), kMaskHeaderBytes + tokens) != 0 ||
       std::fseek(writer.file_, 0, SEEK_END) != 0)
     return system_error(errno, "{}", path);
   return writer;
@@ -180,7 +180,7 @@ Result<void> LossMaskWriter::save() {
 
 Result<void> LossMaskWriter::finish(uint64_t fingerprint) {
   Header header{.version = kVersion, .tokens = num_tokens_, .trained = num_trained_, .fingerprint = fingerprint};
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  std::memcpy(header.magic, kMaskMagic, sizeof kMaskMagic);
   if (error_ == 0 && (std::fseek(file_, 0, SEEK_SET) != 0 || std::fwrite(&header, sizeof header, 1, file_) != 1))
     error_ = errno;
   if (auto saved = save(); !saved) return saved;
