@@ -88,8 +88,8 @@ const char* const kSweepHelp =
     "and interleaved (up to 4 chunks), and for each the three micro-batches that fit and are estimated to be the "
     "fastest. It raises zero (1 or 2) and parallel.recompute only as far as the memory requires. It excludes gpipe and "
     "zero 0, which equal 1f1b and zero 1 but need more memory, and layouts that break a rule of the config or do not "
-    "fit. A layout fits if the memory that `trireme check` predicts is free (on the CPU: half of the free memory, shared "
-    "by a machine's ranks).\n"
+    "fit. A layout fits if the memory that `trireme check` predicts is free (on the CPU: half of the free memory, "
+    "shared by a machine's ranks).\n"
     "Until --limit is reached, it tries the best estimate of each mesh, then the second best of each, and so on. "
     "Estimates count the bubble, recomputation and the rows of a GEMM.\n"
     "A layout that fails is listed with its error; a fault of a machine or a peer ends the sweep.";

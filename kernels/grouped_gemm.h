@@ -6,10 +6,10 @@
 //   grouped_weight_gradient  dweight[e] = beta · dweight[e] + dout[rows of e]^T · inp[rows of e]     (E, N, K)
 // An expert without rows has a zero gradient: with beta 0 its part of dweight is overwritten with zeros.
 // The same of FP8 operands (kernels/fp8.h), whose scale factors all experts share. As GPUs need the summed dimension
-// innermost, the gradient of inputs is the forward product with transposed weights, and that of weights reads transposed
-// rows, an expert's rows being columns:
+// innermost, the gradient of inputs is the forward product with transposed weights, and that of weights reads
+// transposed rows, an expert's rows being columns:
 //   grouped_fp8_gemm         out = inverse_a · inverse_b · a · b[e]^T
-//   grouped_fp8_gradient     dweight[e] = beta · dweight[e] + inverse_a · inverse_b · dout_t · inp_t^T, over e's columns
+//   grouped_fp8_gradient     dweight[e] = beta · dweight[e] + inverse_a · inverse_b · dout_t · inp_t^T, e's columns
 #pragma once
 
 #include "kernels/fp8.h"

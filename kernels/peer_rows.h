@@ -3,8 +3,9 @@
 // merge_sources (expert_rows.h) sorts rows that arrive in parts. A source has P = R · K pairs; sorted by expert they
 // begin at offsets[e] (sort_pairs).
 //   share_pairs    writes a source's offsets and sorted pairs into every member's tables
-//   plan_rows      offsets of the owner's rows; origin[j] = source · P + pair of its row j, the index of a gather_rows of
-//                  all sources' tokens; first[e]: where the rows of this source begin among those of e's owner
+//   plan_rows      offsets of the owner's rows; origin[j] = source · P + pair of its row j, the index of a
+//                  gather_rows of all sources' tokens; first[e]: where the rows of this source begin among those of e's
+// owner
 //   fetch_rows     out[i] = the owner's row first[e] + i - offsets[e], for each sorted pair i of expert e
 // Rows beyond an owner's memory do not exist; they are NaN where they are fetched, so that no number that depends on
 // them is taken for a result, and plan_rows records them. The caller orders the members' streams.

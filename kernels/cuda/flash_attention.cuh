@@ -43,8 +43,8 @@ struct Shape {
   __device__ int below(int t) const { return window == 0 ? INT_MIN : t - window; }
 };
 
-// Starts copying rows first.. of `from` to a tile in shared memory, with zeros from row `end` and column `head_size` on,
-// which are not read. With kTiles 2 also those `from_apart` elements further, to a tile `apart` bytes further.
+// Starts copying rows first.. of `from` to a tile in shared memory, with zeros from row `end` and column `head_size`
+// on, which are not read. With kTiles 2 also those `from_apart` elements further, to a tile `apart` bytes further.
 template <int kRows, int kColumns, int kThreads, int kTiles = 1>
 __device__ __forceinline__ void copy_tile(uint32_t to, const Bf16* from, int stride, int first, int end, int head_size,
                                           uint32_t apart = 0, int from_apart = 0) {

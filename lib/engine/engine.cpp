@@ -63,11 +63,10 @@ float token_share(int64_t tokens) { return 1.0f / static_cast<float>(tokens); }
 Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
     : rank_(rank),
       tensors_(allocate_rank(config(), mesh(), rank.arena, kind, cache)),
-      runtime_(rank_,
-               {.tp = tensors_.stage.peer_copies,
-                .dp = tensors_.store.peer_copies,
-                .boundaries = tensors_.boundaries,
-                .expert_flags = tensors_.stage.expert_flags}),
+      runtime_(rank_, {.tp = tensors_.stage.peer_copies,
+                       .dp = tensors_.store.peer_copies,
+                       .boundaries = tensors_.boundaries,
+                       .expert_flags = tensors_.stage.expert_flags}),
       store_(kind == EngineKind::kTraining ? std::make_unique<ParameterStore>(ParameterStoreContext{
                                                  .config = config(),
                                                  .mesh = mesh(),

@@ -60,9 +60,9 @@ class Engine {
   // number of targets changes. Call it with the same numbers on all ranks.
   void set_batch(int64_t tokens, int64_t targets);
 
-  // Throws Fatal (kUsage), alike on all ranks, if since the last Stage::begin a rank's experts had more rows than memory
-  // (parallel.ep_capacity); numbers that depend on these rows are NaN. Collective over the mesh; waits for the compute
-  // stream. Transfers by messages throw by themselves.
+  // Throws Fatal (kUsage), alike on all ranks, if since the last Stage::begin a rank's experts had more rows than
+  // memory (parallel.ep_capacity); numbers that depend on these rows are NaN. Collective over the mesh; waits for the
+  // compute stream. Transfers by messages throw by themselves.
   void require_expert_memory();
 
   // Returns the elements of an f32 or bf16 tensor. Waits for the compute stream.

@@ -41,8 +41,8 @@ JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gp
 // Returns what can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);
 // Adds what needs a device: a GPU's properties and, where the config leaves the decision to it, the free memory
-// (recompute or schedule: auto) and whether a small allocation of each peer can be opened (if copies are wanted and the group is on
-// one machine). Collective.
+// (recompute or schedule: auto) and whether a small allocation of each peer can be opened (if copies are wanted and the
+// group is on one machine). Collective.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
 
 }  // namespace tri

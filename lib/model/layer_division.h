@@ -16,8 +16,8 @@ bool divides_evenly(const Config& config);
 // only on the model, precision, recompute and the pipeline, so all ranks compute the same.
 std::vector<int> layer_counts(const Config& config);
 
-// Returns the seconds of a step's pipeline of `num_microbatches` microbatches, by the simulator of plans: the work of its
-// stages comes from the model's FLOPs at cluster.rank_tflops, with the transfers over tp that a split backward pass
+// Returns the seconds of a step's pipeline of `num_microbatches` microbatches, by the simulator of plans: the work of
+// its stages comes from the model's FLOPs at cluster.rank_tflops, with the transfers over tp that a split backward pass
 // leaves exposed. For comparing the schedules of a job; the schedule must not be auto.
 double step_seconds(const Config& config, int num_microbatches);
 

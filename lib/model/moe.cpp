@@ -182,21 +182,28 @@ void allocate_workspace(const MoeSpec& moe, const BranchMemory& m, LayerWorkspac
   w.shared_dactivated = m.take(d.dtype, {d.Rl, moe.shared_hidden});
 }
 
+// fc2's weight gradients are computed with the input gradients.
 void allocate_due(const MoeSpec& moe, const BranchMemory& m, LayerTensors& inputs, LayerWorkspace& work) {
   const StageDims& d = m.dims;
   const Recompute recompute = m.config.parallel.recompute;
   const int64_t P = expert_rows(moe, d.Rl, m.config.parallel.ep, m.config.parallel.ep_capacity);
   if (recompute == Recompute::kFull) allocate_tensors(moe, m, inputs);
-  if (recompute == Recompute::kSelective) {
-    inputs.moe.activated = m.take(d.dtype, {P, moe.expert_hidden});
-    if (moe.shared_hidden > 0) inputs.moe.shared_activated = m.take(d.dtype, {d.Rl, moe.shared_hidden});
-  }
+  const bool activated = recompute == Recompute::kSelective && moe.shared_hidden > 0;
+  if (activated && m.fp8) inputs.moe.shared_activated_t = m.take(Dtype::kE4M3, {moe.shared_hidden, d.Rl});
+  if (activated && !m.fp8) inputs.moe.shared_activated = m.take(d.dtype, {d.Rl, moe.shared_hidden});
   MoeWorkspace& w = work.moe;
-  w.dout = m.take(d.dtype, {P, moe.hidden});
-  if (m.config.parallel.ep == 1) w.dreturned = w.dout;
-  w.dfc1 = m.take(d.dtype, {P, moe.width_of(moe.expert_hidden)});
   w.dlogits = m.take(d.dtype, {d.Rl, moe.experts});
-  if (moe.shared_hidden > 0) w.shared_dfc1 = m.take(d.dtype, {d.Rl, moe.width_of(moe.shared_hidden)});
+  const int64_t fc1 = moe.width_of(moe.expert_hidden), shared_fc1 = moe.width_of(moe.shared_hidden);
+  if (m.fp8) {
+    const Dtype gradient = m.config.precision.fp8_gradients;
+    w.fp8.dfc1_t = m.take(gradient, {fc1, P});
+    if (moe.shared_hidden == 0) return;
+    w.fp8.shared_dout_t = m.take(gradient, {moe.hidden, d.Rl});
+    w.fp8.shared_dfc1_t = m.take(gradient, {shared_fc1, d.Rl});
+    return;
+  }
+  w.dfc1 = m.take(d.dtype, {P, fc1});
+  if (moe.shared_hidden > 0) w.shared_dfc1 = m.take(d.dtype, {d.Rl, shared_fc1});
 }
 
 Result<void> load_router_bias(const std::vector<float>& saved, const Tensor& bias, Stream& stream) {

@@ -112,15 +112,16 @@ class Allocator {
       LayerTensors& inputs = recompute == Recompute::kFull ? due.work.recomputed : due.inputs;
       for (const Branch branch : kBranches) {
         const auto b = static_cast<size_t>(branch);
-        const int64_t rows = spec.is_local(branch) ? d_.Rl : d_.R;
+        const bool local = spec.is_local(branch), fp8 = spec.fp8 && !local;
+        const int64_t rows = local ? d_.Rl : d_.R;
         const Branch first = spec.reads_with(branch);
         if (recompute != Recompute::kNone)
-          inputs.normed[b] = first == branch ? arena_.take(name, spec.fp8 ? Dtype::kE4M3 : d_.dtype, {rows, d_.C})
+          inputs.normed[b] = first == branch ? arena_.take(name, fp8 ? Dtype::kE4M3 : d_.dtype, {rows, d_.C})
                                              : inputs.normed_for(first);
         const bool shares = !spec.has_middle() && branch != kBranches.front();
         if (shares)
           due.dbranch[b] = due.dbranch[static_cast<size_t>(kBranches.front())];
-        else if (spec.fp8)
+        else if (fp8)
           due.dbranch[b] = arena_.take(name, config_.precision.fp8_gradients, {d_.C, d_.R});
         else
           due.dbranch[b] = arena_.take(name, d_.dtype, {d_.R, d_.C});

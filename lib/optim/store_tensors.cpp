@@ -16,7 +16,8 @@ namespace {
 // single stage, which stays open from the head to the embedding.
 constexpr int kGradientPool = 4;
 
-// A split backward pass adds to the buckets of the head and of the embedding earlier than to the other matrices in them.
+// A split backward pass adds to the buckets of the head and of the embedding earlier than to the other matrices in
+// them.
 constexpr int kSplitGradientPool = 2;
 
 // With experts, their buckets and those of router and shared expert are open at the same time.

@@ -25,7 +25,7 @@ class StageCompute {
   // On the first virtual stage the forward computes `input` itself (the embedding).
   virtual void forward(int chunk, int microbatch, Tensor input, Tensor output) = 0;
   virtual void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) = 0;
-  // kWeight: what the backward has left out.
+  // kWeight: what kBackward has not computed.
   virtual void weight_gradients(int chunk, int microbatch) = 0;
 };
 

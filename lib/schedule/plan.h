@@ -31,8 +31,8 @@ struct EnumNames<Schedule> {
 // receives still run ahead.
 enum class Overlap { kOn, kOff };
 
-// An action of a stage: computes, or transfers a boundary tensor. In a plan with kWeight actions, kBackward computes the
-// gradient of the stage's input only, and the kWeight of the same microbatch those of the weights of the layers'
+// An action of a stage: computes, or transfers a boundary tensor. In a plan with kWeight actions, kBackward computes
+// the gradient of the stage's input only, and the kWeight of the same microbatch those of the weights of the layers'
 // linears; in other plans kBackward computes both.
 enum class ActionKind { kForward, kBackward, kRecvForward, kSendForward, kRecvBackward, kSendBackward, kWeight };
 inline constexpr int kNumActionKinds = 7;

@@ -396,8 +396,8 @@ ColumnTimes time_whole_column(const ColumnCosts& costs) {
 
 ColumnTimes time_column(const ColumnCosts& costs) {
   const int p = costs.stages;
-  // Two full groups of microbatches, plus the remainder of the division into groups. Before them, a plan that splits the
-  // backward pass has a group in which weight gradients are delayed.
+  // Two full groups of microbatches, plus the remainder of the division into groups. Before them, a plan that splits
+  // the backward pass has a group in which weight gradients are delayed.
   const int few = (splits_backward(costs.schedule) ? 3 : 2) * p + costs.num_microbatches % p;
   if (costs.num_microbatches <= few || !keeps_a_rhythm(costs)) return time_whole_column(costs);
   ColumnCosts shorter = walkable(costs);

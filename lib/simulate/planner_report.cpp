@@ -17,8 +17,8 @@ std::string layout_columns(const Workload& w, bool with_cp) {
                     ep = w.model.experts > 0 ? fmt::format("ep {:>3} ", w.ep) : "";
   // u: the stages have uneven numbers of layers.
   return fmt::format(
-      "tp {:>2} {}pp {:>2}{} dp {:>5} {}{:<11} chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp, cp, w.pp,
-      w.layers_per_chunk.empty() ? " " : "u", w.dp, ep, enum_name(w.schedule), w.chunks, w.micro_batch, w.zero,
+      "tp {:>2} {}pp {:>2}{} dp {:>5} {}{:<11} chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp, cp,
+      w.pp, w.layers_per_chunk.empty() ? " " : "u", w.dp, ep, enum_name(w.schedule), w.chunks, w.micro_batch, w.zero,
       enum_name(w.recompute), enum_name(w.numbers));
 }
 

@@ -142,8 +142,9 @@ std::string problem_of(const Workload& workload);
 // Returns the workload with the numbers of one layer, for what depends on that layer alone.
 Workload workload_of_layer(Workload workload, const LayerSpec& layer);
 
-// Returns the layers of a virtual stage: workload.layers_per_chunk, if that is set. Otherwise, if the total does not divide evenly, the embedding and the head
-// count as a layer each if that makes it divide (as Megatron-LM can), else the first virtual stages have one more.
+// Returns the layers of a virtual stage: workload.layers_per_chunk, if that is set. Otherwise, if the total does not
+// divide evenly, the embedding and the head count as a layer each if that makes it divide (as Megatron-LM can), else
+// the first virtual stages have one more.
 LayerRange layers_of_stage(const Workload& workload, int virtual_stage);
 
 // `layers` are the workload's here. Per rank of this pp stage: its tp share, with embedding and head.

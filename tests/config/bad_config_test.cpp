@@ -470,8 +470,8 @@ const Combination kBadCombinations[] = {
      "parallel.layers_per_chunk: 2x4,3 has 3 numbers with the sum 11, but parallel.pp 4 x parallel.chunks 1 is 4 and "
      "model.layers is 12; correct the list, or set it to auto"},
     {"model: {layers: 2}\nparallel: {pp: 4, layers_per_chunk: auto}", 4,
-     "parallel.layers_per_chunk: auto of model.layers 2 for parallel.pp 4 x parallel.chunks 1 = 4 virtual stages; lower "
-     "parallel.pp or parallel.chunks"},
+     "parallel.layers_per_chunk: auto of model.layers 2 for parallel.pp 4 x parallel.chunks 1 = 4 virtual stages; "
+     "lower parallel.pp or parallel.chunks"},
     {"parallel: {pp: 2, chunks: 2}", 2,
      "parallel.chunks: 2 needs parallel.schedule interleaved, got 1f1b; set parallel.chunks to 1, or "
      "parallel.schedule to interleaved"},

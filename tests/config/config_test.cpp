@@ -240,8 +240,8 @@ data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, gl
        validation: [{name: web, path: "v w"}], packing: best_fit, batch_ramp: "0:6 1k:12",
        document_mask: true, reset_positions: false, eod_loss: false,
        micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7, shared: false}
-parallel: {tp: 2, cp: 2, pp: 2, dp: 2, layers_per_chunk: "1,3", schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,
-           overlap_tp: false, tp_transfers: copies, overlap_cp: false, overlap_pp: false,
+parallel: {tp: 2, cp: 2, pp: 2, dp: 2, layers_per_chunk: "1,3", schedule: gpipe, zero: 2, recompute: full,
+           bucket_elements: 2048, overlap_tp: false, tp_transfers: copies, overlap_cp: false, overlap_pp: false,
            dp_transfers: collectives, pp_transfers: messages, overlap_dp: false,
            overlap_update: false}
 precision: {compute: bf16, gemm: fp8, fp8_first_layers: 1, fp8_last_layers: 2, fp8_gradients: e4m3,

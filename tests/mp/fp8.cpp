@@ -65,6 +65,8 @@ std::vector<Layout> matrix() {
        .compute_layers = 1},
       {.dp = 2, .precision = B, .llama = true, .moe = true, .ep = 2, .ep_transfers = Transfers::kCollectives},
       {.pp = 2, .llama = true, .moe = true, .recompute = full, .compute_layers = 1},
+      {.pp = 2, .schedule = kZbH1, .llama = true, .moe = true, .compute_layers = 1},
+      {.tp = 2, .pp = 2, .schedule = kZbH1, .precision = B, .llama = true, .moe = true, .ep = 2, .recompute = full},
       {.dp = 2,
        .tp = 2,
        .pp = 2,

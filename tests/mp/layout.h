@@ -65,7 +65,7 @@ struct Layout {
   GemmFault fault = GemmFault::kNone;  // ... in the gradients of layer 1's matrices
   int first_sample = 0;                // the step's sample used first: the others follow
   int seq_len = 16;
-  int ranks_per_node = 8;  // of the plan
+  int ranks_per_node = 8;       // of the plan
   std::string layers = "even";  // parallel.layers_per_chunk
 
   int ranks() const { return dp * tp * cp * pp; }

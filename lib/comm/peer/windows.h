@@ -24,14 +24,16 @@ class PeerWindows {
   PeerPlaces places(Tensor local) const;
 
   // A barrier on the device. arrive() reports to the members that `stream` has done its earlier work; wait() holds
-  // its later work until all members have reported. Other work may be enqueued in between. Neither waits on the host. Collective: all
-  // members make the same calls in the same order, arrive() and wait() by turns. `bytes`: that this rank has moved.
+  // its later work until all members have reported. Other work may be enqueued in between. Neither waits on the host.
+  // Collective: all members make the same calls in the same order, arrive() and wait() by turns. `bytes`: that this
+  // rank has moved.
   void arrive(Stream& stream, int64_t bytes = 0);
   void wait(Stream& stream);
 
-  // Copies `blocks`, which `stream` has written, to the same places in the other members' memory, concurrently with what
-  // follows on `stream`: copy engines run them. The members no longer use the places. finish_copies() holds `stream`'s
-  // later work until the blocks of all members have arrived here, and this rank's have been read. Collective, as above.
+  // Copies `blocks`, which `stream` has written, to the same places in the other members' memory, concurrently with
+  // what follows on `stream`: copy engines run them. The members no longer use the places. finish_copies() holds
+  // `stream`'s later work until the blocks of all members have arrived here, and this rank's have been read.
+  // Collective, as above.
   void start_copies(const std::vector<Tensor>& blocks, Stream& stream);
   void finish_copies(Stream& stream);
 

@@ -10,8 +10,9 @@
 namespace tri {
 
 struct StepTimes {
-  // Seconds. tp, cp, ep, pp, dp: exposed, that is, compute waited for a transfer. bubble: compute waited for a neighbour
-  // stage's work. data: it waited for the next batch. other: the host's time between and alongside the device's work.
+  // Seconds. tp, cp, ep, pp, dp: exposed, that is, compute waited for a transfer. bubble: compute waited for a
+  // neighbour stage's work. data: it waited for the next batch. other: the host's time between and alongside the
+  // device's work.
   double compute = 0, tp = 0, cp = 0, ep = 0, pp = 0, dp = 0, bubble = 0, optimizer = 0, data = 0, other = 0;
 
   static constexpr int kKinds = 10;

@@ -58,8 +58,8 @@ struct CheckpointEstimate {
 };
 CheckpointEstimate checkpoint_estimate(const Config& config, int ranks);
 
-// Return `check`'s warnings in addition to the plan's own, without a full stop; "" for none. The first two apply only to
-// GPUs, which `cluster.*` describes.
+// Return `check`'s warnings in addition to the plan's own, without a full stop; "" for none. The first two apply only
+// to GPUs, which `cluster.*` describes.
 std::string dp_warning(const Config& config, const DpTraffic& traffic);
 std::string layer_warning(const Config& config, const LayerTraffic& traffic);  // from 10 % of a step's compute on
 std::string checkpoint_warning(const Config& config, const CheckpointEstimate& estimate);
