@@ -719,7 +719,10 @@ std::vector<Layout> that_fit(std::vector<Layout> layouts) {
     for (int* axis : {&layout.dp, &layout.tp})
       if (layout.ranks() > test_job()->world_size()) *axis = 1;
   std::erase_if(layouts, [](const Layout& layout) { return layout.ranks() > test_job()->world_size(); });
-  for (Layout& layout : layouts) layout = on_test_device(layout);
+  for (Layout& layout : layouts) {
+    layout.ep = std::min(layout.ep, layout.tp * layout.cp * layout.dp);
+    layout = on_test_device(layout);
+  }
   return layouts;
 }
 
