@@ -269,12 +269,12 @@ void wrapped_run(Executor* self, const Plan& plan, StageCompute& stage, int64_t 
 }
 #undef TRI_SYMBOL
 
-#define TRI_SYMBOL "_ZN3tri9Optimizer6updateEld"
-void real_update(Optimizer* self, int64_t step, double learning_rate) TRI_REAL(TRI_SYMBOL);
-void wrapped_update(Optimizer* self, int64_t step, double learning_rate) TRI_WRAPPED(TRI_SYMBOL);
-void wrapped_update(Optimizer* self, int64_t step, double learning_rate) {
+#define TRI_SYMBOL "_ZN3tri9Optimizer6updateEldNS_11UpdateOrderE"
+void real_update(Optimizer* self, int64_t step, double learning_rate, UpdateOrder order) TRI_REAL(TRI_SYMBOL);
+void wrapped_update(Optimizer* self, int64_t step, double learning_rate, UpdateOrder order) TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_update(Optimizer* self, int64_t step, double learning_rate, UpdateOrder order) {
   reach("update", g_compute);
-  real_update(self, step, learning_rate);
+  real_update(self, step, learning_rate, order);
 }
 #undef TRI_SYMBOL
 
