@@ -390,7 +390,9 @@ TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
 TEST(Parity, more_rows_than_experts_have_memory_for_are_an_error) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   for (const Transfers transfers : {Transfers::kCopies, Transfers::kCollectives}) {
-    const Layout layout{.dp = 2, .llama = true, .moe = true, .ep = 2, .ep_capacity = 1, .ep_transfers = transfers};
+    // With copies all ranks of the job agree on the error, with messages those that send rows to each other.
+    const int dp = transfers == Transfers::kCopies ? test_job()->world_size() : 2;
+    const Layout layout{.dp = dp, .llama = true, .moe = true, .ep = 2, .ep_capacity = 1, .ep_transfers = transfers};
     if (test_job()->world_rank() >= layout.ranks()) continue;
     try {
       train(layout, false);

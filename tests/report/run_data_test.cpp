@@ -202,7 +202,7 @@ TEST(RankHeat, joins_windows_until_the_bytes_suffice) {
   const auto all = read_rank_heat(folder / "run", 1 << 20);
   ASSERT_TRUE(all && all.value());
   EXPECT_EQ(all.value()->slices.size(), 40u);
-  const auto few = read_rank_heat(folder / "run", 8 * 10 * 10);  // 8 ranks, 10 quantities, 10 slices
+  const auto few = read_rank_heat(folder / "run", 8 * 11 * 10);  // 8 ranks, 11 quantities, 10 slices
   ASSERT_TRUE(few && few.value());
   const RankHeat& heat = *few.value();
   ASSERT_EQ(heat.slices.size(), 10u);

@@ -147,7 +147,7 @@ TEST(Screen, draws_a_frame_in_one_piece_and_clears_nothing_before_it) {
   ASSERT_TRUE(process.sees(kRestored));
   process.wait();
   EXPECT_EQ(process.output().find("\x1b[2J"), std::string::npos) << "a cleared screen flickers";
-  EXPECT_NE(process.output().find("\x1b[?2026h\x1b[H"
+  EXPECT_NE(process.output().find("\x1b[?2026h\x1b[H\x1b[K"
                                   "begin"),
             std::string::npos);
 }
