@@ -63,11 +63,12 @@ double due_bytes(const Workload& w, const LayerSpec& layer) {
   // The gradients of the linears' outputs.
   double due = (layer.has_middle() ? 2 : 1) * rows * hidden * element +
                share * static_cast<double>(layer.attention.qkv_width()) * element;
-  if (layer.has_experts())
-    due += ((share * pairs + spare) * (hidden + width) +
-            share * static_cast<double>(moe.width_of(moe.shared_hidden) + moe.experts)) *
-           bytes;
-  else
+  if (layer.has_experts()) {
+    due += ((share * pairs + spare) * width + share * static_cast<double>(moe.width_of(moe.shared_hidden))) * element +
+           share * static_cast<double>(moe.experts) * bytes;
+    // The gradient of the branch's output is not FP8, but the shared expert's cast is kept with it.
+    if (layer.fp8) due += (rows * (bytes - element) + (moe.shared_hidden > 0 ? share : 0)) * hidden;
+  } else
     due += share * static_cast<double>(layer.mlp.fc1_width()) * element;
   if (w.recompute == Recompute::kNone) return due;
   // Recomputed inputs.
@@ -75,7 +76,8 @@ double due_bytes(const Workload& w, const LayerSpec& layer) {
   if (w.recompute == Recompute::kNorms) return due;
   const double activated =
       (share * layer.activated_elements() + spare * static_cast<double>(moe.expert_hidden)) * element;
-  if (w.recompute == Recompute::kSelective) return due + activated;
+  if (w.recompute == Recompute::kSelective)
+    return due + (layer.has_experts() ? share * static_cast<double>(moe.shared_hidden) * element : activated);
   due += share * static_cast<double>(layer.attention.width()) * bytes + activated;
   if (layer.has_experts())
     due += ((share * pairs + spare) * (hidden + width) + share * pairs * hidden +

@@ -112,6 +112,8 @@ std::string check_json(const Config& requested, const JobPlan& plan, const Token
       {"flops_per_token_causal", model_flops_per_token(config, AttentionWork::kCausal)},
       {"bubble", bubble(config, mesh)},
       {"dp_bytes_per_step", dp_traffic(config).step_bytes},
+      {"cp_bytes_per_step", 0},
+      {"ep_bytes_per_step", 0},
       {"memory", memory(config, mesh)},
       {"checkpoint",
        {{"bytes", saves.bytes}, {"write_seconds", saves.write_seconds}, {"interval_seconds", saves.interval_seconds}}},
