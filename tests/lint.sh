@@ -89,6 +89,7 @@ tidy() { # LINE_FILTER SECONDS FILES...
   # shellcheck disable=SC2016
   printf '%s\n' "$@" | timeout "$limit" xargs -P "$(nproc)" -n 1 sh -c '
     if clang-tidy -p "$0" --quiet --warnings-as-errors="*" --extra-arg=-Wno-unknown-warning-option \
+      --extra-arg=-Wno-unused-command-line-argument \
       --line-filter="$1" "$2"; then echo "$2" >>"$0/good"; else echo "$2" >>"$0/bad"; fi' "$folder" "$filter"
   touch "$folder/good" "$folder/bad"
   [[ ! -s $folder/bad ]] || status=1
