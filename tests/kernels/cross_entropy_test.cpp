@@ -161,7 +161,7 @@ TEST(CrossEntropy, softcap_matches_finite_differences_of_float64_in_any_split) {
         const double expected = reference_loss(logits, targets, 0, softcap);
         EXPECT_NEAR(outcome.loss, expected, 1e-6 * (kLossBefore + expected));
         expect_gradient("logits", outcome.gradient, logits,
-                        [&] { return kGradScale * reference_loss(logits, targets, z_loss, softcap); });
+                        [&, z = z_loss, c = softcap] { return kGradScale * reference_loss(logits, targets, z, c); });
         if (HasFatalFailure()) return;
       }
 }
