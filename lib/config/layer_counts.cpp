@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
+#include <numeric>
 
 #include "io/base/error.h"
 
@@ -41,6 +43,24 @@ std::optional<std::vector<int>> parse_layer_counts(std::string_view text) {
   }
   if (counts.empty()) return std::nullopt;
   return counts;
+}
+
+std::string problem_with_layer_counts(std::string_view text, int pp, int chunks, int layers) {
+  const int64_t stages = int64_t{pp} * chunks;
+  if (text == kEvenLayers) return "";
+  if (layers < stages)
+    return fmt::format(
+        "parallel.layers_per_chunk: {} of model.layers {} for parallel.pp {} x parallel.chunks {} = {} virtual stages; "
+        "lower parallel.pp or parallel.chunks",
+        text, layers, pp, chunks, stages);
+  if (text == kAutoLayers) return "";
+  const std::vector<int> counts = parse_layer_counts(text).value();
+  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  if (static_cast<int64_t>(counts.size()) == stages && sum == layers) return "";
+  return fmt::format(
+      "parallel.layers_per_chunk: {} has {} numbers with the sum {}, but parallel.pp {} x parallel.chunks {} is {} and "
+      "model.layers is {}; correct the list, or set it to auto",
+      text, counts.size(), sum, pp, chunks, stages, layers);
 }
 
 std::string layer_counts_text(const std::vector<int>& counts) {

@@ -1,6 +1,7 @@
 #include "lib/config/layouts.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <numeric>
 
@@ -69,6 +70,7 @@ LayoutSpace::LayoutSpace(const Config& config, int ranks_per_node)
       global_batch_(batch_sizes(config).divisor()),
       ranks_per_node_(ranks_per_node),
       own_cp_(config.parallel.cp),
+      own_chunks_(config.parallel.chunks),
       kept_ranks_(static_cast<int>(ranks_along(AxisSet::outside(kLayoutAxes), config.parallel))) {
   fill_derived(model_);
 }
@@ -111,8 +113,9 @@ std::vector<PipelineKind> LayoutSpace::pipelines(int pp, int most_chunks, Divisi
       all.push_back({of(chunks), chunks});
   if (division == Division::kEven || pp == 1) return all;
   const std::string by_work(kAutoLayers);
-  for (int chunks = 1; chunks <= most_chunks && int64_t{pp} * chunks <= model_.layers; chunks *= 2)
-    all.push_back({of(chunks), chunks, by_work});
+  for (int chunks = 1; chunks <= most_chunks && int64_t{pp} * chunks <= model_.layers; ++chunks)
+    if (std::has_single_bit(static_cast<unsigned>(chunks)) || chunks == own_chunks_)
+      all.push_back({of(chunks), chunks, by_work});
   if (divides) all.push_back({Schedule::kZbH1, 1});
   all.push_back({Schedule::kZbH1, 1, by_work});
   return all;

@@ -78,7 +78,7 @@ class LayoutSpace {
  private:
   ModelConfig model_;
   int global_batch_;  // with data.batch_ramp: the largest divisor of all sizes
-  int ranks_per_node_, own_cp_, kept_ranks_;
+  int ranks_per_node_, own_cp_, own_chunks_, kept_ranks_;
 };
 
 }  // namespace tri

@@ -357,29 +357,16 @@ class Resolver {
 
     const int layers = c_.model.layers;
     const int64_t parts = int64_t{p.pp} * p.chunks;
-    if (p.layers_per_chunk != kEvenLayers) return check_layer_counts();
+    if (p.layers_per_chunk != kEvenLayers) {
+      const std::string problem = problem_with_layer_counts(p.layers_per_chunk, p.pp, p.chunks, layers);
+      if (!problem.empty()) add("{}", problem);
+      return;
+    }
     if (layers % parts != 0)
       add("model.layers: {} is not a multiple of parallel.pp {} x parallel.chunks {} = {}; set {}model.layers to "
           "{}{}",
           layers, p.pp, p.chunks, parts, layers >= parts ? "parallel.layers_per_chunk to auto, or " : "",
           either(multiples_around(layers, parts), layers), or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
-  }
-
-  void check_layer_counts() {
-    const ParallelConfig& p = c_.parallel;
-    const int layers = c_.model.layers;
-    const int64_t parts = int64_t{p.pp} * p.chunks;
-    if (layers < parts)
-      add("parallel.layers_per_chunk: {} of model.layers {} for parallel.pp {} x parallel.chunks {} = {} virtual "
-          "stages; lower parallel.pp or parallel.chunks",
-          p.layers_per_chunk, layers, p.pp, p.chunks, parts);
-    if (p.layers_per_chunk == kAutoLayers) return;
-    const std::vector<int> counts = parse_layer_counts(p.layers_per_chunk).value();
-    const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    if (static_cast<int64_t>(counts.size()) != parts || sum != layers)
-      add("parallel.layers_per_chunk: {} has {} numbers with the sum {}, but parallel.pp {} x parallel.chunks {} is {} "
-          "and model.layers is {}; correct the list, or set it to auto",
-          p.layers_per_chunk, counts.size(), sum, p.pp, p.chunks, parts, layers);
   }
 
   bool check_world() {

@@ -29,7 +29,9 @@ constexpr Choice kChoices[] = {
      [](Workload& w) { w.layers_per_chunk.clear(); }},
     {"sequential block", [](const Workload& w) { return w.model.block == Block::kParallel; },
      [](Workload& w) { w.model.block = Block::kSequential; }},
-    {"full attention", [](const Workload& w) { return w.model.window > 0; }, [](Workload& w) { w.model.window = 0; }},
+    // Documents are counted for the config's windows alone.
+    {"full attention", [](const Workload& w) { return w.model.window > 0 && !w.documents; },
+     [](Workload& w) { w.model.window = 0; }},
     {"full recompute", [](const Workload& w) { return w.recompute != Recompute::kFull; },
      [](Workload& w) { w.recompute = Recompute::kFull; }},
     {"bf16 instead of FP8", [](const Workload& w) { return w.numbers == Numbers::kFp8; },

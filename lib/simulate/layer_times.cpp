@@ -141,7 +141,7 @@ class ExpertSteps {
         kernels.gemm(local_, experts, hidden, 4);
         kernels.memory(local_ * 4 * (experts + 2 * static_cast<double>(moe_.per_token)), 2);  // the choice
         kernels.memory(4 * 4 * pairs_, 3);                                                    // the sort
-        if (is_divided()) agree(kernels);
+        if (is_divided() && !w_.ep_copies) agree(kernels);
         kernels.memory(2 * pairs_ * row_bytes_);
         if (is_divided()) send(kernels);
         forward(fc1, kernels);
@@ -232,8 +232,13 @@ class ExpertSteps {
                           transfers_.seconds(over_ep(Collective::kAllGather, bytes));
     kernels.memory(2 * 4 * arrived_, 2);
   }
+  // By copies all tokens arrive at all ranks, and messages carry only the rows that a rank's experts need.
   void send(Kernels& kernels) const {
-    exchange(kernels);
+    if (w_.ep_copies)
+      kernels.times().ep +=
+          c_.software.skew_us * 1e-6 + transfers_.seconds(over_ep(Collective::kAllGather, w_.ep * local_ * row_bytes_));
+    else
+      exchange(kernels);
     kernels.memory(2 * arrived_ * row_bytes_);
   }
   void send_back(Kernels& kernels) const {

@@ -71,6 +71,22 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
   if (int64_t{pp} * pinned.chunks.value_or(1) > m.layers)
     return fmt::format("parallel.pp {} x parallel.chunks {} exceeds model.layers {}", pp, pinned.chunks.value_or(1),
                        m.layers);
+  if (const auto counts = parse_layer_counts(pinned.layers_per_chunk.value_or(""))) {
+    if (const int64_t sum = std::accumulate(counts->begin(), counts->end(), int64_t{0}); sum != m.layers)
+      return fmt::format("parallel.layers_per_chunk {} has the sum {}, but model.layers is {}",
+                         *pinned.layers_per_chunk, sum, m.layers);
+    const auto count = static_cast<int>(counts->size());
+    const auto fits = [&](int stages) {
+      return count % stages == 0 && ranks % stages == 0 && count / stages == pinned.chunks.value_or(count / stages) &&
+             stages == pinned.pp.value_or(stages) && (stages > 1 || count == 1);
+    };
+    const std::vector<int> all = divisors_up_to(count, count);
+    if (std::ranges::none_of(all, fits))
+      return fmt::format(
+          "parallel.layers_per_chunk {} has {} numbers, but {} ranks allow no parallel.pp x parallel.chunks of {}{}",
+          *pinned.layers_per_chunk, count, ranks, count,
+          pinned.pp || pinned.chunks ? " with the chosen parallel.pp or parallel.chunks" : "");
+  }
   if (pinned.chunks.value_or(1) > 1 && pinned.pp == 1)
     return "parallel.chunks above 1 requires parallel.pp of at least 2";
   return "";
@@ -83,7 +99,7 @@ class Search {
       : config_(config),
         cluster_(cluster),
         options_(options),
-        space_(with_cp(config, options.pinned.cp.value_or(1)), cluster.node.ranks),
+        space_(with_pinned(config, options.pinned), cluster.node.ranks),
         times_(cluster),
         gpu_(gpu_of(cluster)),
         room_(room_of(cluster)) {
@@ -181,8 +197,10 @@ class Search {
   }
 
  private:
-  static Config with_cp(Config config, int cp) {
-    config.parallel.cp = cp;
+  // The degrees that LayoutSpace lists in addition to its own.
+  static Config with_pinned(Config config, const PinnedLayout& pinned) {
+    config.parallel.cp = pinned.cp.value_or(1);
+    config.parallel.chunks = pinned.chunks.value_or(1);
     return config;
   }
 
@@ -229,11 +247,12 @@ class Search {
     const auto list = is_list ? parse_layer_counts(*pinned) : std::nullopt;
     w.layers_per_chunk.clear();
     if (list) {
+      if (w.pp == 1) return std::ssize(*list) == 1;
       if (kind.layers_per_chunk != kAutoLayers || std::ssize(*list) != w.pp * w.chunks) return false;
       w.layers_per_chunk = *list;
       return true;
     }
-    if (pinned && *pinned != kind.layers_per_chunk) return false;
+    if (pinned && *pinned != kind.layers_per_chunk && !(w.pp == 1 && *pinned == kAutoLayers)) return false;
     if (kind.layers_per_chunk == kEvenLayers) return true;
     Config config = with_layout(config_, layout_of(w));
     config.parallel.layers_per_chunk = kAutoLayers;

@@ -75,8 +75,8 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks) {
   ParallelConfig& p = config.parallel;
   const int64_t stages = int64_t{asked.tp} * asked.cp * asked.pp * ranks_along(kOtherAxes, p);
   if (ranks % stages != 0 || (asked.dp > 0 && stages * asked.dp != ranks))
-    return usage_error("{} ranks do not equal parallel.tp {} x pp {} x dp {}; change --ranks or parallel", ranks,
-                       asked.tp, asked.pp, asked.dp > 0 ? fmt::to_string(asked.dp) : "N");
+    return usage_error("{} ranks do not equal parallel.tp {} x cp {} x pp {} x dp {}; change --ranks or parallel",
+                       ranks, asked.tp, asked.cp, asked.pp, asked.dp > 0 ? fmt::to_string(asked.dp) : "N");
   p.tp = asked.tp;
   p.cp = asked.cp;
   p.pp = asked.pp;
@@ -87,6 +87,9 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks) {
                : asked.chunks > 1                ? Schedule::kInterleaved
                                                  : Schedule::k1F1B;
   p.layers_per_chunk = asked.layers_per_chunk;
+  if (const std::string problem = problem_with_layer_counts(p.layers_per_chunk, p.pp, p.chunks, config.model.layers);
+      !problem.empty())
+    return usage_error("{}", problem);
   config.data.micro_batch = micro_batch;
   return resolved;
 }

@@ -65,15 +65,17 @@ class StepModel {
   double bound() const {
     double slowest = 0, passed = 0, passed_slowest = 0;
     for (int rank = 0; rank < w_.pp; ++rank) {
-      double busy = 0;
+      double busy = 0, passes = 0;
       for (int chunk = 0; chunk < w_.chunks; ++chunk) {
         const int stage = chunk * w_.pp + rank;
         const LayerTimes times = stage_times(stage);
         busy += times.forward.total() + times.backward.total() + times.weight.total() + weight_waits(stage, false) +
                 weight_waits(stage, true);
+        passes += times.forward.total() + times.backward.total() - times.weight.total();
       }
       // Of uneven chunks it may be a short one.
-      const double chunk = w_.layers_per_chunk.empty() || w_.chunks == 1 ? busy / w_.chunks : 0;
+      const double time = splits_backward(w_.schedule) ? std::max(0.0, passes) : busy;
+      const double chunk = w_.layers_per_chunk.empty() || w_.chunks == 1 ? time / w_.chunks : 0;
       if (busy > slowest) {
         slowest = busy;
         passed_slowest = chunk;
@@ -81,10 +83,8 @@ class StepModel {
       passed += chunk;
     }
     // The slowest stage processes all microbatches. The first microbatch reaches it, and the last one leaves it,
-    // through one chunk of each other stage.
-    // A split backward pass takes a third of that, if its parts take as long.
-    const double compute =
-        w_.num_microbatches() * slowest + (passed - passed_slowest) / (splits_backward(w_.schedule) ? 3 : 1);
+    // through one chunk of each other stage. With split backward passes, gradients of weights fill a part of that time.
+    const double compute = w_.num_microbatches() * slowest + passed - passed_slowest;
     double reductions = 0;  // per microbatch
     for (int chunk = 0; chunk < w_.chunks; ++chunk) {
       const ChunkTraffic buckets = traffic(chunk * w_.pp);

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
+
+#include "lib/simulate/document_samples.h"
 
 namespace tri {
 namespace {
@@ -60,6 +64,13 @@ TEST(Ablation, undoes_what_the_config_does) {
   w.overlap_tp = w.overlap_pp = w.overlap_dp = false;
   w.recompute = Recompute::kFull;
   EXPECT_EQ(names(), (std::vector<std::string>{"as configured", "no slow machines"}));
+  w.model.window = 64;
+  EXPECT_EQ(names()[1], "full attention");
+  DocumentSamples documents(w.model.seq_len, {w.model.window}, "of whole samples");
+  documents.add(std::vector<int32_t>(static_cast<size_t>(w.model.seq_len), 0));
+  w.documents = std::make_shared<const DocumentSamples>(documents);
+  EXPECT_EQ(names(), (std::vector<std::string>{"as configured", "no slow machines"}))
+      << "pairs of documents are known for the config's window alone";
 }
 
 }  // namespace

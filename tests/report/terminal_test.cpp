@@ -147,9 +147,14 @@ TEST(Screen, draws_a_frame_in_one_piece_and_clears_nothing_before_it) {
   ASSERT_TRUE(process.sees(kRestored));
   process.wait();
   EXPECT_EQ(process.output().find("\x1b[2J"), std::string::npos) << "a cleared screen flickers";
-  EXPECT_NE(process.output().find("\x1b[?2026h\x1b[H\x1b[K"
-                                  "begin"),
-            std::string::npos);
+  const std::string first =
+      "\x1b[?2026h\x1b[H\x1b[K"
+      "begin";
+  const size_t at = process.output().find(first);
+  ASSERT_NE(at, std::string::npos);
+  const std::string rest = process.output().substr(at + first.size());
+  EXPECT_EQ(rest.substr(0, rest.find_first_of("\r\n")).find("\x1b[K"), std::string::npos)
+      << "a line as wide as the terminal loses its last column";
 }
 
 TEST(Screen, is_not_possible_without_a_terminal) {

@@ -63,6 +63,18 @@ TEST(Experts, rows_pay_for_their_way) {
   EXPECT_LT(step(qwen(16, {"parallel.tp=2"})).parts.tp, step(qwen(16)).seconds);
 }
 
+// Copies carry all tokens and not only those of a rank's experts, but no host waits for their numbers.
+TEST(Experts, copies_pay_for_all_tokens_but_not_for_the_host) {
+  const auto ep_seconds = [](const std::string& transfers, double exchange_us) {
+    Cluster cluster = h100();
+    cluster.software.exchange_us = exchange_us;
+    return step(qwen(16, {"parallel.ep_transfers=" + transfers}), cluster).parts.ep;
+  };
+  EXPECT_EQ(ep_seconds("copies", 0), ep_seconds("copies", 1e4));
+  EXPECT_LT(ep_seconds("collectives", 0), ep_seconds("collectives", 1e4));
+  EXPECT_NE(ep_seconds("collectives", 0), ep_seconds("copies", 0));
+}
+
 TEST(Experts, an_all_to_all_uses_both_networks_at_once) {
   Cluster c;
   c.node.gb_per_s = 200;

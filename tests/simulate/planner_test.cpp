@@ -339,11 +339,18 @@ TEST(Planner, keeps_what_is_set) {
   all("parallel.schedule=zb_h1", [](const Workload& w) { return w.schedule == Schedule::kZbH1; });
   all("parallel.layers_per_chunk=even", [](const Workload& w) { return w.layers_per_chunk.empty(); });
   all("parallel.schedule=gpipe", [](const Workload& w) { return w.schedule == Schedule::kGpipe; });
+  all("parallel.layers_per_chunk=9,10,10,11", [](const Workload& w) { return w.pp * w.chunks == 4; });
+  const auto uneven = found({"parallel.pp=4", "parallel.chunks=3", "parallel.layers_per_chunk=auto"});
+  ASSERT_TRUE(uneven) << uneven.error().message;
+  EXPECT_EQ(uneven.value().best[0].workload.layers_per_chunk.size(), 12U);
+  EXPECT_TRUE(found({"parallel.pp=1", "parallel.layers_per_chunk=auto"})) << "one stage has all layers";
   for (const auto& [setting, problem] : {std::pair{"parallel.tp=3", "parallel.tp 3 does not divide model.heads 40"},
                                          {"parallel.cp=3", "parallel.cp: 2 x 3 chunks do not divide model.seq_len"},
                                          {"parallel.pp=3", "is 3, which does not match 64 ranks"},
                                          {"parallel.dp=3", "parallel.dp 3 does not divide data.global_batch 1024"},
-                                         {"parallel.dp=128", "is 128, which does not match 64 ranks"}}) {
+                                         {"parallel.dp=128", "is 128, which does not match 64 ranks"},
+                                         {"parallel.layers_per_chunk=20,19", "has the sum 39, but model.layers is 40"},
+                                         {"parallel.layers_per_chunk=13,13,14", "64 ranks allow no parallel.pp x"}}) {
     const auto search = found({setting});
     ASSERT_FALSE(search) << setting;
     EXPECT_NE(search.error().message.find(problem), std::string::npos) << search.error().message;

@@ -116,6 +116,11 @@ TEST(PublishedRows, a_config_and_a_row_of_the_same_run_take_the_same_time) {
                     "data.micro_batch=1", "parallel.tp=8", "parallel.pp=8", "parallel.dp=0", "parallel.chunks=4",
                     "parallel.schedule=interleaved", "parallel.recompute=selective", "precision.gemm=compute"}));
   EXPECT_FALSE(resolve_for(Program::kTrireme, parsed, 1024)) << "126 layers do not divide evenly";
+  Config listed = parsed;
+  listed.parallel.layers_per_chunk = "3,3";
+  const auto refused = resolve_for(Program::kNemo, listed, 1024);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("3,3 has 2 numbers with the sum 6"), std::string::npos);
   const Simulation simulation = value_or_throw(simulate(value_or_throw(resolve_for(Program::kNemo, parsed, 1024)),
                                                         cluster, {.cp = 2, .program = Program::kNemo}));
   EXPECT_NEAR(simulation.step.seconds / compare(rows[0], cluster).predicted, 1, 1e-9);

@@ -87,6 +87,22 @@ TEST(StepModel, bubble_follows_its_formula) {
     }
 }
 
+// A search omits layouts whose bound is above the time of others.
+TEST(StepModel, the_bound_of_split_backward_passes_is_no_longer_than_the_step) {
+  const Cluster cluster = without_transfers();
+  for (const int pp : {2, 4, 8})
+    for (const int microbatches : {pp, 2 * pp, 8 * pp})
+      for (const int tp : {1, 8}) {
+        Workload w = gpt_13b();
+        w.pp = pp;
+        w.tp = tp;
+        w.schedule = Schedule::kZbH1;
+        w.global_batch = microbatches;
+        EXPECT_LE(bound_step(w, cluster, RingTimes(cluster)), step(w, cluster) * (1 + 1e-9))
+            << "pp " << pp << ", " << microbatches << " microbatches, tp " << tp;
+      }
+}
+
 TEST(StepModel, more_of_anything_never_hurts_or_helps_against_its_nature) {
   Workload w = gpt_13b();
   w.tp = 2;

@@ -33,8 +33,8 @@ constexpr double kStillSeconds = 10;  // a run makes no progress if it had no ev
 constexpr double kStillSteps = 3;     // ... for at least so many steps, and
 constexpr std::chrono::milliseconds kSecondLook{500};  // ... a second look shows no change
 constexpr int kLogLines = 30;
-constexpr int64_t kTailBytes = 262144;          // of files that only grow; holds an experts line and the next 100 steps
-constexpr int64_t kEvaluationBytes = 16 << 20;  // holds an evaluation and the next 10,000 steps or more
+constexpr int64_t kTailBytes = 262144;         // of files that only grow; holds an experts line and the next 100 steps
+constexpr int64_t kEvaluationBytes = 4 << 20;  // holds an evaluation and about the next 10,000 steps
 
 // Returns the complete lines in the last `most` bytes of a file, or none if it can't be read.
 std::vector<std::string> last_lines(const std::string& path, int64_t most = kTailBytes) {
@@ -361,7 +361,8 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   const std::vector<std::string> lines = last_lines(metrics);
   status.rate = rate_of(lines, now);
   status.validation = validation_of(lines);
-  if (!status.validation) status.validation = validation_of(last_lines(metrics, kEvaluationBytes));
+  for (int64_t bytes = 4 * kTailBytes; !status.validation && bytes <= kEvaluationBytes; bytes *= 4)
+    status.validation = validation_of(last_lines(metrics, bytes));
   status.experts = experts_of(lines);
   if (status.rate) status.step = status.rate->step;
   for (const RankRecord& rank : status.ranks) {

@@ -60,11 +60,13 @@ function scaleBar(colourAt, texts) {
 //   neighbour(i, right, down); paintNames(pen); timeText(); explain(), which fills `legend` and what is below it
 class CellMap {
   // `before` and `after`: what is next to the slider.
-  constructor({label, count, slices, before, after, leastNumber}) {
+  // `mostFrames`: if more cells are marked, none has a frame.
+  constructor({label, count, slices, before, after, leastNumber, mostFrames = Infinity}) {
     this.count = count;
     this.slice = slices - 1;
     this.chosen = null;
     this.leastNumber = leastNumber;  // width of a cell that has a number
+    this.mostFrames = mostFrames;
     this.canvas = element('canvas', {tabindex: 0, role: 'img', 'aria-label': label});
     this.readout = element('div', {class: 'readout', 'aria-live': 'polite'});
     this.slider = element('input', {
@@ -151,7 +153,7 @@ class CellMap {
     pen.strokeStyle = style.getPropertyValue('--ink');
     pen.lineWidth = 1.5;
     const around = side < 9 ? 3 : 0;  // small cells need a wider frame to be visible
-    if (marked.length <= 400)
+    if (marked.length <= this.mostFrames)
       for (const [x, y] of marked)
         pen.strokeRect(x - around, y - around, side + 2 * around - gap, rowHeight + 2 * around - gap);
     if (this.chosen === null) return;

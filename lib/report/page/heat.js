@@ -39,7 +39,8 @@ class HeatMap extends CellMap {
       count: mesh.ranks,
       slices: heat.slices.length,
       before: element('label', {}, 'Quantity ', choice),
-      leastNumber: 40
+      leastNumber: 40,
+      mostFrames: 400
     });
     this.heat = heat;
     this.mesh = mesh;
