@@ -41,7 +41,8 @@ class BatchCursor {
       return;
     }
     const int64_t step = plan_.first_step + batch_;
-    first_sample_ = (plan_.period > 0 ? step % plan_.period : step) * shape_.global_batch;
+    first_sample_ = (plan_.period > 0 ? step % plan_.period : step) * plan_.shape.global_batch;
+    end_at(plan_.num_samples);
   }
 
   void set_part() {
@@ -49,7 +50,14 @@ class BatchCursor {
     for (const LoaderPart& part : plan_.parts) all += part.batches;
     int64_t batch = batch_ % all;
     for (part_ = 0; batch >= plan_.parts[part_].batches; ++part_) batch -= plan_.parts[part_].batches;
-    first_sample_ = batch * shape_.global_batch;
+    first_sample_ = batch * plan_.shape.global_batch;
+    end_at(plan_.parts[part_].num_samples);
+  }
+
+  // The batch that holds the last of `num_samples` samples has no microbatch without one of them.
+  void end_at(int64_t num_samples) {
+    const int64_t left = num_samples - first_sample_;
+    shape_ = left > 0 ? plan_.shape.for_samples(left) : plan_.shape;
   }
 
   const LoaderPlan& plan_;

@@ -1,6 +1,7 @@
 // Batches, and how they are copied from token files into the memory that the device copies from.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -14,6 +15,7 @@
 
 #include "io/base/mutex.h"
 #include "io/flight_recorder/flight_recorder.h"
+#include "kernels/core/dims.h"
 #include "lib/config/batch_sizes.h"
 #include "lib/data/batch_ring.h"
 #include "lib/data/dataset.h"
@@ -29,6 +31,13 @@ struct BatchShape {
   int dp_rank = 0, dp_size = 1;
   int num_microbatches() const { return global_batch / (micro_batch * dp_size); }
   int samples() const { return num_microbatches() * micro_batch; }  // of one dp rank
+  // Returns the same without the last microbatches, as far as they have none of the first `samples` >= 1 samples.
+  BatchShape for_samples(int64_t samples) const {
+    BatchShape shape = *this;
+    const int64_t of_microbatch = int64_t{micro_batch} * dp_size;
+    shape.global_batch = static_cast<int>(std::min(int64_t{global_batch}, round_up(samples, of_microbatch)));
+    return shape;
+  }
 };
 
 // Host memory for a step's tokens, (M, B, T / cp) each, with M of that step; empty if they are not needed.
@@ -45,8 +54,8 @@ struct LoaderPart {
   const Dataset* dataset = nullptr;  // only on the member that reads
   Split split = Split::kWhole;
   int64_t batches = 0;
-  // Samples from this number on are the first ones again, without targets: they fill the last batch, and real tokens
-  // do not all choose the same expert. 0: no limit.
+  // Samples from this number on are the first ones again, without targets: they fill the last microbatch, after which
+  // the batch ends, and real tokens do not all choose the same expert. 0: no limit.
   int64_t num_samples = 0;
 };
 

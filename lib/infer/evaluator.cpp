@@ -50,17 +50,17 @@ void Evaluator::load_copies(std::span<const int32_t> inputs, std::span<const int
 double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                            std::span<const int32_t> document_starts) {
   load_copies(inputs, targets, document_starts);
-  return loss_of_batch();
+  return loss_of_batch(batch_plan_);
 }
 
-double Evaluator::loss_of_batch() {
+double Evaluator::loss_of_batch(const Plan& plan) {
   const Tensor loss = engine_.tensors().loss;
   GroupOnStream& world = engine_.runtime().world();
   const int64_t tokens = int64_t{engine_.config().data.global_batch} * engine_.config().model.seq_len;
   engine_.set_batch(tokens, tokens);
   engine_.batch().zero_losses();
   engine_.stage().begin(Stage::Mode::kEvaluate);
-  engine_.executor().run(batch_plan_, engine_.stage());
+  engine_.executor().run(plan, engine_.stage());
   engine_.batch().sum_losses();
   world.after(engine_.runtime().compute());
   world.all_reduce(loss, ReduceOp::kSum);
@@ -86,10 +86,16 @@ Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<S
   const bool counts = mesh.axis("pp").last() && mesh.first_of_replicas();
   TargetCounts mine;
   double sum = 0;
+  const BatchShape full{.global_batch = config.data.global_batch,
+                        .micro_batch = config.data.micro_batch,
+                        .dp_size = mesh.joint_axis(kSampleAxes).size};
+  const int last = full.for_samples(size.samples - (size.batches - 1) * full.global_batch).num_microbatches();
+  const Plan last_plan = evaluation_plan(config, mesh.axis("pp"), last);
   for (int64_t i = 0; i < size.batches; ++i) {
     const StepTokens tokens = next();
     engine_.batch().load(tokens.inputs, tokens.targets, tokens.document_starts);
-    sum += loss_of_batch();  // waits for the copies, so the tokens may be released
+    sum += loss_of_batch(i + 1 < size.batches ? batch_plan_
+                                              : last_plan);  // waits for the copies, so the tokens may be released
     if (counts)
       for (const int32_t token : tokens.targets) {
         if (token == kNoTarget) continue;
@@ -108,7 +114,7 @@ Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<S
     return result;
   }
   // The sum of each batch was divided by the tokens of a full one.
-  const double batch = config.data.global_batch;
+  const double batch = full.global_batch;
   result.loss = result.tokens == size.samples * config.model.seq_len
                     ? sum / (static_cast<double>(size.samples) / batch)
                     : sum * (batch * config.model.seq_len) / static_cast<double>(result.tokens);

@@ -35,7 +35,8 @@ struct Generation {
 };
 
 // The extent of an evaluation: the first `samples` of a split, each once, in `batches` global batches. The last batch
-// may hold fewer samples than the others; its padding has no targets. 0 batches: nothing to evaluate.
+// may hold fewer samples than the others: it ends with the last microbatch that has some, whose padding has no targets.
+// 0 batches: nothing to evaluate.
 struct EvaluationSize {
   int64_t batches = 0, samples = 0;
 };
@@ -56,7 +57,8 @@ class Evaluator {
   // Returns the mean loss over the targets, other than kNoTarget, of size.samples samples; needs at least one batch.
   // There may be no such target: then result.tokens is 0. Each call of `next` returns the next batch's tokens,
   // (M, B, T) of this dp rank, valid until the following call; only what its stage needs, ideally in host memory of the
-  // device's kind. `tokenizer`: null if its tokens have no known number of bytes.
+  // device's kind. Of the last batch, M may be smaller (BatchShape::for_samples). `tokenizer`: null if its tokens have
+  // no known number of bytes.
   Evaluation evaluate(const EvaluationSize& size, const std::function<StepTokens()>& next, const Tokenizer* tokenizer,
                       const std::function<void()>& on_batch = nullptr);
 
@@ -68,7 +70,8 @@ class Evaluator {
   std::vector<int32_t> generate(std::vector<int32_t> text, const Generation& generation);
 
  private:
-  double loss_of_batch();  // of the loaded tokens: the sum, divided by the tokens of a batch
+  // Of the loaded tokens of the microbatches of `plan`: the sum, divided by the tokens of a full batch.
+  double loss_of_batch(const Plan& plan);
   // The tokens may be released at once.
   void load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                    std::span<const int32_t> document_starts = {});

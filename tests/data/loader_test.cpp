@@ -188,19 +188,19 @@ TEST(Loader, every_member_gets_the_documents_of_its_samples) {
     std::vector<LoaderPlan> plans = plans_of_node(2, 3, 0, 12, 2);
     for (LoaderPlan& plan : plans) {
       plan.documents = Documents::kRead, plan.windows = {0, 3};
-      plan.split = Split::kValidation, plan.period = 1, plan.num_samples = 12;  // the last four repeat
+      plan.split = Split::kValidation, plan.period = 1, plan.num_samples = 6;  // the last two of eight repeat
     }
     on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
       Member member(data, plan, memory, takes_of(plan));
       for (int step = 0; step < 12; ++step) {
         const StepTokens tokens = member.loader->next();
         std::vector<int32_t> targets, starts, sample(kSeqLen + 1);
-        for (int n = 0; n < plan.shape.samples(); ++n) {
+        for (int n = 0; n < 4; ++n) {
           const int m = n / plan.shape.micro_batch, j = n % plan.shape.micro_batch;
           const int64_t index = (m * plan.shape.dp_size + plan.shape.dp_rank) * plan.shape.micro_batch + j;
-          const std::vector<int32_t> of_sample = data.document_starts(Split::kValidation, index % 12);
+          const std::vector<int32_t> of_sample = data.document_starts(Split::kValidation, index % 6);
           data.sample(Split::kValidation, index, sample);
-          if (index >= 12) std::ranges::fill(sample, kNoTarget);
+          if (index >= 6) std::ranges::fill(sample, kNoTarget);
           starts.insert(starts.end(), of_sample.begin(), of_sample.end());
           for (int t = 1; t <= kSeqLen; ++t)
             targets.push_back(sample[static_cast<size_t>(t)] < 0 ? kNoTarget : sample[static_cast<size_t>(t)]);
@@ -353,6 +353,40 @@ TEST(Loader, the_validation_batches_come_round_again) {
   }
 }
 
+TEST(Loader, the_last_batch_ends_with_the_microbatch_of_the_last_sample) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  // Two files of 13 validation samples, of which 3 and 11 are evaluated, and then all.
+  const std::vector<LoaderPart> parts{{.dataset = &data, .split = Split::kValidation, .batches = 1, .num_samples = 3},
+                                      {.dataset = &data, .split = Split::kValidation, .batches = 1, .num_samples = 11},
+                                      {.dataset = &data, .split = Split::kTrain, .batches = 2, .num_samples = 17}};
+  constexpr std::array<int, 4> kSizes{4, 12, 16, 4};  // in two dp ranks of microbatches of two
+  std::vector<LoaderPlan> plans = plans_of_node(2, 2, 0, 8, 2);
+  for (LoaderPlan& plan : plans) plan.parts = parts;
+  std::atomic<int64_t> bytes = 0;
+  on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
+    Member member(data, plan, memory, Takes::kBoth);
+    for (size_t batch = 0; batch < 8; ++batch) {
+      const StepTokens tokens = member.loader->next();
+      const LoaderPart& part = parts[std::min(batch % 4, size_t{2})];
+      ASSERT_EQ(std::ssize(tokens.targets), kSizes[batch % 4] / 2 * kSeqLen) << batch;
+      std::vector<int32_t> sample(kSeqLen + 1);
+      for (int n = 0; n < kSizes[batch % 4] / 2; ++n) {
+        const int64_t index = (batch % 4 == 3 ? 16 : 0) + (n / 2 * 2 + plan.shape.dp_rank) * 2 + n % 2;
+        data.sample(part.split, index % part.num_samples, sample);
+        for (size_t t = 0; t < kSeqLen; ++t) {
+          const size_t i = static_cast<size_t>(n) * kSeqLen + t;
+          EXPECT_EQ(tokens.inputs[i], sample[t]) << batch << " " << n;
+          EXPECT_EQ(tokens.targets[i], index < part.num_samples ? sample[t + 1] : kNoTarget) << batch << " " << n;
+        }
+      }
+    }
+    bytes += member.loader->bytes_read();
+  });
+  EXPECT_EQ(bytes, 2 * (4 + 12 + 16 + 4) * (kSeqLen + 1) * 4);
+}
+
 TEST(Loader, samples_beyond_the_last_are_the_first_ones_without_targets) {
   const TemporaryFolder folder;
   write_counting(folder / "a", 1001);
@@ -367,7 +401,7 @@ TEST(Loader, samples_beyond_the_last_are_the_first_ones_without_targets) {
       for (int64_t step = 0; step < 6; ++step) {
         const StepTokens tokens = member.loader->next();
         std::vector<int32_t> sample(kSeqLen + 1);
-        for (int n = 0; n < plan.shape.samples(); ++n) {
+        for (int n = 0; n < plan.shape.for_samples(kSamples).samples(); ++n) {
           const int B = plan.shape.micro_batch;
           const int64_t index = (n / B * plan.shape.dp_size + plan.shape.dp_rank) * B + n % B;
           const bool counts = index < kSamples;
@@ -386,7 +420,7 @@ TEST(Loader, samples_beyond_the_last_are_the_first_ones_without_targets) {
       bytes += member.loader->bytes_read();
     });
     EXPECT_EQ(targets, 6 * kSamples * kSeqLen) << "dp " << dp;
-    EXPECT_EQ(bytes, 6 * 16 * (kSeqLen + 1) * 4) << "dp " << dp;
+    EXPECT_EQ(bytes, 6 * (dp == 4 ? 16 : 12) * (kSeqLen + 1) * 4) << "dp " << dp;
   }
 }
 
