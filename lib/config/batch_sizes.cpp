@@ -121,6 +121,21 @@ int64_t last_step(const Config& config, int64_t steps, int64_t samples) {
   return steps + batch_sizes(config).steps_until(samples, ceil_div(config.run.tokens, int64_t{config.model.seq_len}));
 }
 
+std::string steps_conflict(const Config& config) {
+  const int64_t last = last_step(config, 0, 0);
+  if (config.run.steps == last) return "";
+  return fmt::format(
+      "run.steps: {}, but run.tokens {} ends the run after step {}; remove one of the two, or set run.tokens to 0",
+      config.run.steps, config.run.tokens, last);
+}
+
+std::string batch_conflict(const Config& config) {
+  const int largest = batch_sizes(config).largest();
+  if (config.data.global_batch == largest) return "";
+  return fmt::format("data.global_batch: {}, but the largest size of data.batch_ramp is {}; remove one of the two",
+                     config.data.global_batch, largest);
+}
+
 int64_t samples_of_run(const Config& config) { return batch_sizes(config).after(0, config.run.steps); }
 
 int64_t tokens_of_run(const Config& config) {

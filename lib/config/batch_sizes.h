@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -65,6 +66,13 @@ BatchSizes batch_sizes(const Config& config);
 // Returns the step, counted from 1, after which a run ends that has completed `steps` steps and consumed `samples`
 // samples: run.steps, or with run.tokens the first one after which that many tokens were trained. `config` is resolved.
 int64_t last_step(const Config& config, int64_t steps, int64_t samples);
+
+// Returns the error of a config in which run.steps is not the step after which run.tokens ends it; "" if they agree, or
+// if run.tokens is 0. `config` need not be resolved.
+std::string steps_conflict(const Config& config);
+// Returns the error of a config in which data.global_batch is not the largest size of data.batch_ramp; "" if they agree,
+// or if there is no ramp.
+std::string batch_conflict(const Config& config);
 
 // Return the samples and the tokens of a whole run of a resolved config; at most about the largest int64_t.
 int64_t samples_of_run(const Config& config);

@@ -127,7 +127,8 @@ Result<Config> resolve_config(Config config, int world_size);
 // kUsage if parallel.dp 0 leaves it open, or if there are more than kMostRanks.
 Result<int> planned_ranks(const Config& parsed, int requested);
 
-// Writes every field of every section; parse_config returns an equal Config.
+// Writes every field of every section, except for a default that run.tokens or data.batch_ramp replaces; parse_config
+// returns an equal Config.
 std::string to_yaml(const Config& config);
 
 // Returns one field's value by its name, "run.dir": text verbatim, any other value as in to_yaml. For scripts.

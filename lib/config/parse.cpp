@@ -5,11 +5,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "io/base/log.h"
 #include "io/base/text_file.h"
 #include "io/tokens/utf8.h"
+#include "lib/config/batch_sizes.h"
 #include "lib/config/fields.h"
 #include "lib/config/nearest.h"
 #include "lib/config/other_names.h"
@@ -234,11 +236,22 @@ class Parser : YamlReader {
   }
 
   Result<Config> finish() && {
+    // A default that was given on purpose is refused like any other value (resolve_config).
+    if (!has_errors() && origin_ == Origin::kUser) {
+      if (given_.contains("run.steps") && config_.run.steps == RunConfig{}.steps)
+        refuse(given_["run.steps"], steps_conflict(config_));
+      if (given_.contains("data.global_batch") && config_.data.global_batch == DataConfig{}.global_batch)
+        refuse(given_["data.global_batch"], batch_conflict(config_));
+    }
     if (has_errors()) return all_errors();
     return std::move(config_);
   }
 
  private:
+  void refuse(const std::string& where, const std::string& problem) {
+    if (!problem.empty()) add(where, problem);
+  }
+
   void read_document(const YAML::Node& root) {
     if (!root.IsMap())
       return add(at_line(root.Mark().line + 1), fmt::format("expected sections, such as \"run:\"; the sections are {}",
@@ -283,6 +296,7 @@ class Parser : YamlReader {
   void read_field(const Field& field, const YAML::Node& node, Where where) {
     std::vector<Problem> problems;
     field.read(node, field.rule, config_, problems);
+    given_[field.name()] = where(0);
     for (const Problem& problem : problems) {
       // for example "run.steps: 0 is out of range", "data.sources[1].weight: ..."
       add(where(problem.line), fmt::format("{}{}: {}", field.name(), problem.part, problem.text));
@@ -291,6 +305,7 @@ class Parser : YamlReader {
 
   const Origin origin_;
   Config config_;
+  std::map<std::string, std::string> given_;  // where each field was set last
 };
 
 }  // namespace

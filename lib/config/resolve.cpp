@@ -79,6 +79,10 @@ class Resolver {
     errors_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
+  void add_text(std::string error) {
+    if (!error.empty()) errors_.push_back(std::move(error));
+  }
+
   void fill() {
     fill_derived(c_.model);
     const int64_t model_ranks = ranks_along(kModelAxes, c_.parallel);
@@ -86,19 +90,13 @@ class Resolver {
     if (c_.run.dir.empty()) c_.run.dir = "runs/" + c_.run.name;
     if (c_.checkpoint.dir.empty()) c_.checkpoint.dir = c_.run.dir + "/checkpoints";
     if (!c_.data.batch_ramp.empty()) {
-      const int largest = batch_sizes(c_).largest();
-      if (c_.data.global_batch != DataConfig{}.global_batch && c_.data.global_batch != largest)
-        add("data.global_batch: {}, but the largest size of data.batch_ramp is {}; remove one of the two",
-            c_.data.global_batch, largest);
-      c_.data.global_batch = largest;
+      // The parser refuses a given value that equals the default.
+      if (c_.data.global_batch != DataConfig{}.global_batch) add_text(batch_conflict(c_));
+      c_.data.global_batch = batch_sizes(c_).largest();
     }
     if (c_.run.tokens > 0) {
-      const int64_t last = last_step(c_, 0, 0);
-      if (c_.run.steps != RunConfig{}.steps && c_.run.steps != last)
-        add("run.steps: {}, but run.tokens {} ends the run after step {}; remove one of the two, or set run.tokens to "
-            "0",
-            c_.run.steps, c_.run.tokens, last);
-      c_.run.steps = last;
+      if (c_.run.steps != RunConfig{}.steps) add_text(steps_conflict(c_));
+      c_.run.steps = last_step(c_, 0, 0);
     }
     if (c_.lr.by == LrBy::kSteps && c_.lr.decay_steps == 0) c_.lr.decay_steps = c_.run.steps;
     if (c_.lr.by == LrBy::kTokens && c_.lr.decay_tokens == 0)
@@ -428,10 +426,19 @@ class Resolver {
         if (std::find(stage.sources.begin(), stage.sources.begin() + static_cast<std::ptrdiff_t>(s),
                       stage.sources[s]) != stage.sources.begin() + static_cast<std::ptrdiff_t>(s))
           add("data.stages[{}].sources: names {} twice; raise its weight instead", i, stage.sources[s]);
-      if (!last && stage.until_tokens <= before)
+      const int64_t length = c_.model.seq_len;
+      if (!last && stage.until_tokens == 0)
+        add("data.stages[{}].until_tokens: is missing, but another stage follows; set it to the trained tokens after "
+            "which this one ends",
+            i);
+      else if (!last && stage.until_tokens <= before)
         add("data.stages[{}].until_tokens: {} does not exceed the {} tokens before this stage; stages follow each "
             "other",
             i, stage.until_tokens, before);
+      else if (!last && ceil_div(stage.until_tokens, length) == ceil_div(before, length))
+        add("data.stages[{}].until_tokens: {} leaves no sample of model.seq_len {} for this stage, which begins at {} "
+            "tokens; raise it, or remove the stage",
+            i, stage.until_tokens, length, before);
       const int64_t run = c_.run.tokens > 0 ? c_.run.tokens : tokens_of_run(c_);
       if (last && stage.until_tokens > 0 && stage.until_tokens < run)
         add("data.stages[{}].until_tokens: the last stage ends at {} tokens, but the run trains {}; set it to {} or "

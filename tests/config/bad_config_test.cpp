@@ -40,6 +40,11 @@ const BadText kBadConfigs[] = {
     {"data: {stages: [{sources: [a], weights: [0]}]}",
      "a.yaml:1: data.stages[0].weights[0]: 0 is out of range; allowed: number > 0; the default is 1"},
     {"data: {validation: [{name: a}]}", "a.yaml:1: data.validation[0]: has no path; write {name: NAME, path: FILE}"},
+    {"run: {steps: 100, tokens: 1000}\nmodel: {seq_len: 10}\ndata: {global_batch: 4}",
+     "a.yaml:1: run.steps: 100, but run.tokens 1000 ends the run after step 25; remove one of the two, or set "
+     "run.tokens to 0"},
+    {"data: {batch_ramp: \"0:4 1k:6\",\n  global_batch: 8}",
+     "a.yaml:2: data.global_batch: 8, but the largest size of data.batch_ramp is 6; remove one of the two"},
     {"data: {batch_ramp: \"768 250B:1536\"}",
      "a.yaml:1: data.batch_ramp: \"768 250B:1536\" is not a ramp; allowed: 0:SAMPLES TOKENS:SAMPLES ..., tokens "
      "ascending; try 0:768 250B:1536"},
@@ -505,7 +510,15 @@ const Combination kBadCombinations[] = {
     {"data: {sources: [a], stages: [{sources: [b]}]}", 1,
      "data.sources: the sources of a run with data.stages are those of its stages; set data.sources to []"},
     {"data: {stages: [{sources: [a]}, {sources: [b]}]}", 1,
-     "data.stages[0].until_tokens: 0 does not exceed the 0 tokens before this stage; stages follow each other"},
+     "data.stages[0].until_tokens: is missing, but another stage follows; set it to the trained tokens after which this "
+     "one ends"},
+    {"data: {stages: [{until_tokens: 2k, sources: [a]}, {until_tokens: 1k, sources: [b]}, {sources: [a]}]}", 1,
+     "data.stages[1].until_tokens: 1000 does not exceed the 2000 tokens before this stage; stages follow each other"},
+    {"data: {stages: [{until_tokens: 31, sources: [a]}, {until_tokens: 39, sources: [b]}, {sources: [a]}]}\n"
+     "model: {seq_len: 10}",
+     1,
+     "data.stages[1].until_tokens: 39 leaves no sample of model.seq_len 10 for this stage, which begins at 31 tokens; "
+     "raise it, or remove the stage"},
     {"data: {stages: [{until_tokens: 1k, sources: [a, b], weights: [1]}, {sources: [b]}]}", 1,
      "data.stages[0].weights: 1 weights for 2 sources; give one for each, or none"},
     {"data: {stages: [{until_tokens: 1k, sources: [a]}]}\nrun: {tokens: 2k}", 1,

@@ -172,6 +172,18 @@ TEST(Resolve, a_ramp_replaces_the_global_batch) {
   EXPECT_EQ(batch_sizes(config).phases()[1], (BatchSizes::Phase{41, 12}));
 }
 
+TEST(Resolve, a_written_config_names_no_default_that_is_replaced) {
+  for (const char* text : {"run: {tokens: 1000}\nmodel: {seq_len: 10}\ndata: {batch_ramp: \"0:4 405:12\"}",
+                           "run: {tokens: 1000}", "data: {batch_ramp: \"0:1 9:2\"}"}) {
+    const Config asked = parse(text), resolved = value_or_throw(resolve_config(asked, 1));
+    EXPECT_EQ(parse(to_yaml(asked)), asked) << text;
+    EXPECT_EQ(parse(to_yaml(resolved)), resolved) << text;
+    EXPECT_NE(to_yaml(resolved).find("\n  steps: "), std::string::npos) << text;
+    EXPECT_NE(to_yaml(resolved).find("\n  global_batch: "), std::string::npos) << text;
+  }
+  EXPECT_NE(to_yaml(parse("run: {}")).find("\n  steps: 100\n"), std::string::npos);
+}
+
 TEST(Resolve, rates_by_token_need_no_run_tokens) {
   const Config config = resolve(
       "run: {steps: 6}\nmodel: {seq_len: 10}\ndata: {batch_ramp: \"0:4 100:12\"}\nlr: {by: tokens, warmup_tokens: 50}",
