@@ -203,6 +203,26 @@ TEST(Estimates, many_epochs_are_warned_of_by_the_source_that_has_most) {
       << warning(1281, 0, 1);
   EXPECT_EQ(warning(16 * 8000 + 1, 16 * 80 + 1, 0.1), "");
   EXPECT_TRUE(contains(warning(16 * 8000 + 1, 16 * 8 + 1, 1), "each token of b 500 times"));
+  EXPECT_TRUE(warning(16 * 80 + 1, 0, 1).ends_with("; lower run.steps or add data"));
+  config.run.tokens = 1000 * 8 * 16;
+  EXPECT_TRUE(warning(16 * 80 + 1, 0, 1).starts_with("run.tokens: 1000 steps "));
+  EXPECT_TRUE(warning(16 * 80 + 1, 0, 1).ends_with("; lower run.tokens or add data"));
+}
+
+TEST(Estimates, sizes_of_a_ramp_that_the_run_does_not_reach_are_named) {
+  const auto says = [](const std::string& ramp) {
+    Config config;
+    config.run.steps = 3;
+    config.model.seq_len = 16;
+    config.data.batch_ramp = ramp;
+    return report(value_or_throw(resolve_config(config, 1)), 1);
+  };
+  const std::string text = says("0:2 50:4 1k:8");
+  EXPECT_TRUE(contains(text,
+                       "  steps 3 to 3, from 64 tokens on: 4 samples per step in 4 microbatches\n"
+                       "  from 1.01k tokens on, which the run does not reach: 8 samples per step\n"))
+      << text;
+  EXPECT_FALSE(contains(says("0:2 50:4"), "does not reach"));
 }
 
 TEST(Estimates, on_the_cpu_no_time_is_given_for_traffic) {

@@ -36,6 +36,14 @@ TEST(OrderReport, stages_have_their_steps) {
   EXPECT_NE(order_report(config_of(""), two_stages()).find("samples 0 to 14, steps 1 to 4\n"), std::string::npos);
 }
 
+TEST(OrderReport, names_stages_that_the_run_does_not_reach) {
+  OrderFields fields = two_stages();
+  EXPECT_EQ(order_report(config_of(""), fields).find("does not reach"), std::string::npos);
+  fields.stages[0].end = 40;  // the samples of the run
+  const std::string text = order_report(config_of(""), fields);
+  EXPECT_TRUE(text.ends_with("stage 2: from 400 tokens on, which the run does not reach\n")) << text;
+}
+
 TEST(OrderReport, sources_with_a_mask_have_their_trained_share) {
   const std::string text = order_report(config_of(""), two_stages());
   EXPECT_NE(text.find("    all\n"), std::string::npos) << text;

@@ -146,6 +146,11 @@ std::string ramp(const Config& config) {
     step += steps;
     sample = sizes.after(sample, steps);
   }
+  for (const BatchSizes::Phase& phase : sizes.phases())
+    if (phase.first_sample >= end)
+      text += fmt::format("  from {} tokens on, which the run does not reach: {} per step\n",
+                          format_count(static_cast<double>(phase.first_sample) * config.model.seq_len),
+                          counted(phase.size, "sample"));
   return text;
 }
 

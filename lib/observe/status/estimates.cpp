@@ -188,11 +188,11 @@ std::string epochs_warning(const Config& config, const OrderFields& order) {
   }
   if (most <= kManyEpochs) return "";
   const OrderedSource& source = order.sources[worst];
+  const std::string field = config.run.tokens > 0 ? "run.tokens" : "run.steps";
   return fmt::format(
-      "run.steps: {} steps read each token of {} {} times: the run needs {} tokens, but {} has {}; lower run.steps or "
-      "add data",
-      config.run.steps, source.path, format_count(most), format_count(run_samples * config.model.seq_len), source.path,
-      format_count(static_cast<double>(source.tokens)));
+      "{}: {} steps read each token of {} {} times: the run needs {} tokens, but {} has {}; lower {} or add data",
+      field, config.run.steps, source.path, format_count(most), format_count(run_samples * config.model.seq_len),
+      source.path, format_count(static_cast<double>(source.tokens)), field);
 }
 
 std::string no_checkpoints_warning(const CheckpointConfig& checkpoint) {

@@ -65,6 +65,9 @@ std::string order_report(const Config& config, const OrderFields& order) {
           fmt::format("{:.3g} to {:.3g}", share.first_epoch, share.last_epoch), trained(trained_share(source)));
     }
   }
+  for (size_t i = stages.size(); i < order.stages.size(); ++i)
+    text += fmt::format("stage {}: from {} tokens on, which the run does not reach\n", i + 1,
+                        tokens(order.stages[i - 1].end));
   return text;
 }
 
