@@ -202,7 +202,9 @@ std::vector<RunFact> run_facts(const RunData& run) {
   const RunMetrics& metrics = run.metrics;
   std::vector<RunFact> facts{{"State", state_of(run)}, {"Model", model_of(run)}, {"Layout", layout_of(run)}};
   facts.push_back({"Machines", machines_of(run)});
-  facts.push_back({"Data", listed(run, {{"", "data.sources"},
+  const bool has_stages = !run.field("data.stages").empty() && run.field("data.stages") != "[]";
+  facts.push_back({"Data", listed(run, {has_stages ? std::pair<std::string, std::string>{"stages", "data.stages"}
+                                                   : std::pair<std::string, std::string>{"", "data.sources"},
                                         {"global batch", "data.global_batch"},
                                         {"ramp", "data.batch_ramp"},
                                         {"microbatch", "data.micro_batch"}})});
@@ -223,7 +225,7 @@ std::vector<RunFact> run_facts(const RunData& run) {
       named_losses += fmt::format("{}{} {:.4f}", named_losses.empty() ? "" : ", ", name, value);
     named_losses += fmt::format(" at step {}", named.step);
   }
-  facts.push_back({"Validation by name", named_losses});
+  facts.push_back({"Losses by name", named_losses});
   facts.push_back({"Experts", experts_of(run)});
   facts.push_back({"Speed", speed_of(run)});
   facts.push_back({"GPU of rank 0", metrics.steps.empty() ? "" : gpu_text(metrics.steps.back())});

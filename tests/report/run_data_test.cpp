@@ -143,6 +143,16 @@ TEST(RunData, the_speed_shows_the_imbalance_of_documents) {
   EXPECT_NE(speed->value.find(", busiest dp +20 %; medians of the last 3 steps"), std::string::npos) << speed->value;
 }
 
+TEST(RunData, the_data_are_the_sources_or_the_stages) {
+  RunData run{.dir = "/runs/stages", .name = "stages"};
+  run.config = {{"data.sources", "[a, b]"}, {"data.stages", "[]"}, {"data.global_batch", "8"}};
+  EXPECT_EQ(fact(run, "Data"), "[a, b], global batch 8");
+  run.config = {{"data.sources", "[]"}, {"data.stages", "[{sources: [a]}]"}, {"data.global_batch", "8"}};
+  EXPECT_EQ(fact(run, "Data"), "stages [{sources: [a]}], global batch 8");
+  run.metrics.take(R"({"step":6,"validation":{"web":2.5,"code":1.25},"time":5})");
+  EXPECT_EQ(fact(run, "Losses by name"), "code 1.2500, web 2.5000 at step 6");
+}
+
 TEST(RunData, says_that_nothing_happened) {
   TemporaryFolder folder;
   write_synthetic_run(folder / "run", {.steps = 60, .restarts = 0, .slow_rank = -1});
