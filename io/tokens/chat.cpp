@@ -53,7 +53,7 @@ class Reader {
     if (const Json* system = first_of(object, {"system"}); system != nullptr && *system != Json(""))
       if (auto added = add("system", *system); !added) return added.error();
     if (auto added = add_messages(object); !added) return added.error();
-    if (messages_.empty()) return file_error("no messages; remove the line, or skip it with --skip-bad");
+    if (messages_.empty()) return file_error("no messages");
     return std::move(messages_);
   }
 
@@ -89,8 +89,7 @@ class Reader {
       if (role == nullptr || !role->is_string())
         return error("no \"role\" or \"from\" says whose message it is; add one");
       const Json* calls = first_of(message, {"tool_calls", "function_call"});
-      if (calls != nullptr && !calls->empty())
-        return error("calls tools, which a template cannot express; remove the line, or skip it with --skip-bad");
+      if (calls != nullptr && !calls->empty()) return error("calls tools, which a template cannot express");
       const Json* content = first_of(message, {"content", "value", "text"});
       if (content == nullptr) return error("no \"content\" or \"value\" holds its text; add one");
       if (auto added = add(*role, *content); !added) return added;
@@ -119,9 +118,7 @@ class Reader {
       for (const Json& part : content) {
         const auto found = part.is_object() ? part.find("text") : part.end();
         if (!part.is_object() || found == part.end() || !found->is_string())
-          return error(
-              "a part of the content is not text, which alone can be trained; remove the line, or skip it with "
-              "--skip-bad");
+          return error("a part of the content is not text, which alone can be trained");
         text += found->get<std::string>();
       }
     messages_.push_back({role, chat_.trim ? trimmed(text) : text, std::nullopt});

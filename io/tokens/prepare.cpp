@@ -228,8 +228,8 @@ class Run {
   Error stopped(Error error) {
     const int64_t documents = num_documents();
     if (documents > 0 && save())
-      error.message += fmt::format("; the {} before it are saved, and the same command continues after them",
-                                   counted(documents, "document"));
+      error.message += fmt::format("; {} before it {} saved, and the same command continues after that",
+                                   counted(documents, "document"), documents == 1 ? "is" : "are");
     return error;
   }
 
@@ -351,7 +351,7 @@ class Run {
       return file_error("{}: {}; {} skipped before, and --skip-bad allows {:g}", place_of(bad), bad.why,
                         counted(now_.skipped, what),
                         allowed.most > 0 ? static_cast<double>(allowed.most) : allowed.share);
-    return file_error("{}: {}; correct the {}, or skip it with --skip-bad 1", place_of(bad), bad.why, what);
+    return file_error("{}: {}; correct or remove the {}, or skip it with --skip-bad 1", place_of(bad), bad.why, what);
   }
 
   // Creates a point to continue from; the next save() writes it.

@@ -95,7 +95,10 @@ TEST(Chat, what_cannot_be_read_is_named) {
        "message 1: train is \"false\"; expected true or false"},
       {R"({"system": {"text": "S"}, "prompt": "U", "response": "A"})", "message 1: content is a JSON object, expected"},
   };
-  for (const auto& [line, words] : table) EXPECT_EQ(rendered(line).find(words), 0u) << line << ": " << rendered(line);
+  for (const auto& [line, words] : table) {
+    EXPECT_EQ(rendered(line).find(words), 0u) << line << ": " << rendered(line);
+    EXPECT_EQ(rendered(line).find("--skip-bad"), std::string::npos) << "prepare names that remedy for any bad line";
+  }
 }
 
 TEST(Chat, tokens_carry_the_mask_of_their_text) {
