@@ -89,11 +89,11 @@ void add_differences(const OrderFields& before, const OrderFields& now, OrderCha
     add(sources, fmt::format("{}: {} listed, now {}", sources, before.sources.size(), now.sources.size()));
   for (size_t i = 0; i < std::min(before.sources.size(), now.sources.size()); ++i) {
     const OrderedSource &was = before.sources[i], &is = now.sources[i];
-    if (was.weight != is.weight)
-      add(sources, fmt::format("{}[{}].weight: {}, now {}", sources, i, was.weight, is.weight));
+    // With stages their sources are listed together, each once.
+    const std::string name = staged ? fmt::format("{}: file {}", sources, i + 1) : fmt::format("{}[{}]", sources, i);
+    if (was.weight != is.weight) add(sources, fmt::format("{}.weight: {}, now {}", name, was.weight, is.weight));
     if (was.fingerprint != is.fingerprint || was.shuffle_key != is.shuffle_key)
-      add(sources, fmt::format("{}[{}]: {} with {}, now {} with {}", sources, i, was.path, describe(was), is.path,
-                               describe(is)));
+      add(sources, fmt::format("{}: {} with {}, now {} with {}", name, was.path, describe(was), is.path, describe(is)));
   }
 }
 

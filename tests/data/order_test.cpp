@@ -146,6 +146,10 @@ TEST(OrderChange, names_stages_and_packing) {
   EXPECT_NE(change->text.find("with other sources or weights"), std::string::npos) << change->text;
   EXPECT_NE(change->text.find("differs from sample 1500 on"), std::string::npos) << change->text;
   now = before;
+  now.sources[2].fingerprint ^= 1;
+  EXPECT_NE(order_change(before, now, 100)->text.find("\n  data.stages: file 3: c with "), std::string::npos)
+      << order_change(before, now, 100)->text;
+  now = before;
   now.packing = Packing::kBestFit;
   EXPECT_EQ(order_change(before, now, 100)->fields, std::vector<std::string>{"data.packing"});
 }
