@@ -86,19 +86,24 @@ Result<void> open_sources(const Config& config, Inputs& inputs) {
                                 .field = config.data.stages.empty() ? "data.sources" : "data.stages",
                                 .documents = needs_documents(config.data),
                                 .eod_loss = config.data.eod_loss});
-  if (!dataset) return dataset.error();
-  inputs.dataset = std::move(dataset).value();
-  inputs.order = inputs.dataset->order_fields();
+  std::vector<std::string> problems;
+  if (!dataset) problems.push_back(dataset.error().message);
   constexpr uint64_t kSeed = 0;  // every run evaluates the same samples
   for (const NamedSource& source : config.data.validation) {
     if (auto known = check_tokenizer(config, *inputs.tokenizer, source.path); !known) return known;
     auto opened = Dataset::open(
         {{source.path, 1.0}}, config.model.seq_len, 0, kSeed, config.model.vocab,
         {.field = "data.validation", .documents = needs_documents(config.data), .eod_loss = config.data.eod_loss});
-    if (!opened) return opened.error();
+    if (!opened) {
+      problems.push_back(opened.error().message);
+      continue;
+    }
     const OrderFields order = opened.value().order_fields();
     inputs.validation.push_back({source.name, std::move(opened).value(), order});
   }
+  if (!problems.empty()) return Error{fmt::format("{}", fmt::join(problems, "\n")), ExitCode::kFile};
+  inputs.dataset = std::move(dataset).value();
+  inputs.order = inputs.dataset->order_fields();
   return {};
 }
 

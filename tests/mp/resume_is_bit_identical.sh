@@ -117,12 +117,15 @@ train 2 whole_masked 8 "${mesh[@]}" "${masked[@]}" run.steps=13
 has "data.sources[0]: chat with"
 mv chat.mask.off chat.mask
 
+# Losses of the files of data.validation, by evaluation: "6 lines 2.5".
+named() { sed -n 's/.*"step":\([0-9]*\),"validation":{\([^}]*\)}.*/\1,\2/p' "$1/metrics.jsonl" |
+  awk -F, '{for (i = 2; i <= NF; ++i) {split($i, of, ":"); print $1, of[1], of[2]}}' | tr -d '"'; }
 echo "documents, packing, stages and a ramp: a resume has equal bits, and another layout continues it up to rounding"
 bottles | cut -c 1-23 >lines.txt
 run 0 "$trireme" data prepare --format lines --tokenizer bytes --output lines lines.txt
 documents=(data.document_mask=true data.eod_loss=false data.packing=best_fit "$ramp" 'data.sources=[]'
   'data.stages=[{"until_tokens":700,"sources":["lines"]},{"sources":["lines","chat"]}]'
-  'data.validation=[{"name":"lines","path":"lines"}]' run.eval_every=6 run.eval_batches=2)
+  'data.validation=[{"name":"lines","path":"lines"},{"name":"talk","path":"chat"}]' run.eval_every=6 run.eval_batches=2)
 rm -rf whole_documents start_documents parts_documents
 train 0 whole_documents 8 "${mesh[@]}" "${documents[@]}"
 train 0 start_documents 8 "${mesh[@]}" "${documents[@]}" run.steps=3
@@ -131,6 +134,10 @@ train 0 parts_documents 8 "${mesh[@]}" "${documents[@]}"
 run 0 "$trireme" checkpoint diff whole_documents parts_documents
 cmp -s <(curve whole_documents) <(curve parts_documents) ||
   fail "the curves differ" "$(diff <(curve whole_documents) <(curve parts_documents))"
+[[ $(named whole_documents | cut -d' ' -f1,2) == $'6 lines\n6 talk\n12 lines\n12 talk' ]] ||
+  fail "not every file of data.validation has its losses" "$(named whole_documents)"
+cmp -s <(named whole_documents) <(named parts_documents) ||
+  fail "losses by name differ" "$(diff <(named whole_documents) <(named parts_documents))"
 for layout in "1 tp=1 pp=1 dp=1 cp=1" "4 tp=1 pp=1 dp=2 cp=2" "4 tp=1 pp=4 dp=1 cp=1"; do
   read -r ranks tp pp dp cp <<<"$layout"
   rm -rf other && cp -r start_documents other
@@ -139,6 +146,8 @@ for layout in "1 tp=1 pp=1 dp=1 cp=1" "4 tp=1 pp=1 dp=2 cp=2" "4 tp=1 pp=4 dp=1 
     END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole_documents) <(curve other))"
   paste -d' ' <(validation whole_documents) <(validation other) | awk '{d = $2 - $4; if (d < 0) d = -d; if ($1 != $3 || d > 2e-5 * $2) bad = 1}
     END {exit bad || NR != 2}' || fail "$layout: validation differs" "$(validation whole_documents) $(validation other)"
+  paste -d' ' <(named whole_documents) <(named other) | awk '{d = $3 - $6; if (d < 0) d = -d; if ($2 != $5 || d > 2e-5 * $3) bad = 1}
+    END {exit bad || NR != 4}' || fail "$layout: losses by name differ" "$(named whole_documents) $(named other)"
 done
 rm -rf plain
 train 0 plain 1 "${documents[@]}" data.document_mask=false

@@ -44,8 +44,9 @@ has "tokenizer bytes, 257 tokens; model.vocab 300, of which 43 are unused"
 epochs=$(awk -v n=$((samples - validation)) 'BEGIN {printf "%.3g", 24 / n}')
 expected="text $(($(stat -c %s text.bin) / 2)) $((samples - validation)) $validation 75.0 % $epochs"
 [[ $(awk '$1 == "text" {$1 = $1; print}' <<<"$output") == "$expected" ]] || fail "check lacks '$expected'" "$output"
-run 3 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[missing]'
-has "missing.idx"
+run 3 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[missing]' --set 'data.validation=[{"name":"v","path":"gone"}]'
+has "data.sources: missing.idx"
+has "data.validation: gone.idx"
 run 0 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[missing]' --no-data
 run 0 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[missing]' --get run.name
 run 2 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[]'
