@@ -319,12 +319,16 @@ TEST(Loader, parts_follow_each_other_and_repeat) {
       const StepTokens tokens = member.loader->next();
       Batch expected =
           at == 0 ? make_batch(a, Split::kTrain, 0, plan.shape) : make_batch(b, Split::kWhole, at - 1, plan.shape);
-      if (at == 3)  // samples 32 to 36 are left
-        for (int n = 0; n < plan.shape.samples(); ++n) {
+      if (at == 3) {  // samples 32 to 36 are left
+        const int samples = plan.shape.for_samples(5).samples();
+        for (std::vector<int32_t>* list : {&expected.inputs, &expected.targets})
+          list->resize(static_cast<size_t>(samples) * kSeqLen);
+        for (int n = 0; n < samples; ++n) {
           const int m = n / plan.shape.micro_batch, j = n % plan.shape.micro_batch;
           if (32 + (m * plan.shape.dp_size + plan.shape.dp_rank) * plan.shape.micro_batch + j < 37) continue;
           std::fill_n(expected.targets.begin() + n * kSeqLen, kSeqLen, kNoTarget);
         }
+      }
       EXPECT_EQ(copy_of(tokens.inputs), expected.inputs) << step;
       EXPECT_EQ(copy_of(tokens.targets), expected.targets) << step;
     }
