@@ -117,9 +117,9 @@ train 2 whole_masked 8 "${mesh[@]}" "${masked[@]}" run.steps=13
 has "data.sources[0]: chat with"
 mv chat.mask.off chat.mask
 
-# Losses of the files of data.validation, by evaluation: "6 lines 2.5".
+# Losses of the two files of data.validation in the last two evaluations: "6 lines 2.5".
 named() { sed -n 's/.*"step":\([0-9]*\),"validation":{\([^}]*\)}.*/\1,\2/p' "$1/metrics.jsonl" |
-  awk -F, '{for (i = 2; i <= NF; ++i) {split($i, of, ":"); print $1, of[1], of[2]}}' | tr -d '"'; }
+  awk -F, '{for (i = 2; i <= NF; ++i) {split($i, of, ":"); print $1, of[1], of[2]}}' | tr -d '"' | tail -4; }
 echo "documents, packing, stages and a ramp: a resume has equal bits, and another layout continues it up to rounding"
 bottles | cut -c 1-23 >lines.txt
 run 0 "$trireme" data prepare --format lines --tokenizer bytes --output lines lines.txt
