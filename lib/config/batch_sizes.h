@@ -70,8 +70,8 @@ int64_t last_step(const Config& config, int64_t steps, int64_t samples);
 // Returns the error of a config in which run.steps is not the step after which run.tokens ends it; "" if they agree, or
 // if run.tokens is 0. `config` need not be resolved.
 std::string steps_conflict(const Config& config);
-// Returns the error of a config in which data.global_batch is not the largest size of data.batch_ramp; "" if they agree,
-// or if there is no ramp.
+// Returns the error of a config in which data.global_batch is not the largest size of data.batch_ramp; "" if they
+// agree, or if there is no ramp.
 std::string batch_conflict(const Config& config);
 
 // Return the samples and the tokens of a whole run of a resolved config; at most about the largest int64_t.

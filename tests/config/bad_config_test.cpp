@@ -510,8 +510,8 @@ const Combination kBadCombinations[] = {
     {"data: {sources: [a], stages: [{sources: [b]}]}", 1,
      "data.sources: the sources of a run with data.stages are those of its stages; set data.sources to []"},
     {"data: {stages: [{sources: [a]}, {sources: [b]}]}", 1,
-     "data.stages[0].until_tokens: is missing, but another stage follows; set it to the trained tokens after which this "
-     "one ends"},
+     "data.stages[0].until_tokens: is missing, but another stage follows; set it to the trained tokens after which "
+     "this one ends"},
     {"data: {stages: [{until_tokens: 2k, sources: [a]}, {until_tokens: 1k, sources: [b]}, {sources: [a]}]}", 1,
      "data.stages[1].until_tokens: 1000 does not exceed the 2000 tokens before this stage; stages follow each other"},
     {"data: {stages: [{until_tokens: 31, sources: [a]}, {until_tokens: 39, sources: [b]}, {sources: [a]}]}\n"
