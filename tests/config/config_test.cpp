@@ -262,7 +262,7 @@ optimizer: {name: muon, beta1: 0.1, beta2: 0.2, eps: 0.3, momentum: 0.9, adamw_l
             skip_spikes: 6, z_loss: 1e-4, moments: bf16, ema: 0.999}
 lr: {rule: wsd, peak: 0.1, min: 0.01, by: tokens, warmup_steps: 1, decay_steps: 5, warmup_tokens: 2, decay_tokens: 9,
      wsd_decay_fraction: 0.7}
-checkpoint: {dir: c, every_minutes: 2.5, every: 7, keep_last: 2, keep_every: 70, max_failures: 5,
+checkpoint: {dir: c, every_minutes: 2.5, every: 7, memory_every: 3, keep_last: 2, keep_every: 70, max_failures: 5,
              accept_changes: model.window}
 fault: {grace_seconds: 7.5, on_nonfinite: skip, max_skips: 4, connect_seconds: 8.5, black_box: false, watchdog: off,
         setup_seconds: 1.5, load_seconds: 2.5, step_seconds: 3.5, checkpoint_seconds: 4.5, evaluation_seconds: 5.5}
