@@ -303,6 +303,16 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   startup.phase_done("arena");
   Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = *device.value(), .arena = arena},
                   {.startup = &startup, .tuning_dir = config.run.dir, .update = UpdateEnd::kNextStep});
+  if (config.checkpoint.memory_every > 0) {
+    const auto shards = state_shards(config, mesh, trainer.store().memory.tensors());
+    const std::string run_dir = std::filesystem::absolute(config.run.dir).string();
+    if (auto fits =
+            agree(job, check_memory_budget(job, run_dir, memory_segment_bytes(shards), state_buffer(shards).bytes));
+        !fits)
+      return fits;
+    if (const std::string warning = memory_every_warning(config.checkpoint); !warning.empty())
+      log_warn_alike("{}", warning);
+  }
   const ShownStreams shown(watchdog, trainer.runtime());
   log_run(config, mesh, inputs.order, arena);
   for (const std::string& warning : {no_checkpoints_warning(config.checkpoint), epochs_warning(config, inputs.order)})

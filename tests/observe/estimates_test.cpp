@@ -187,6 +187,30 @@ TEST(Estimates, check_says_when_nothing_or_too_little_or_too_much_is_saved) {
   EXPECT_TRUE(contains(says({"checkpoint.every_minutes=1000"}), "hint: checkpoint.every_minutes: 1000 loses"));
 }
 
+TEST(Estimates, check_states_the_memory_of_checkpoints_in_memory) {
+  EXPECT_EQ(memory_checkpoint_estimate(preset("megascale_175b.yaml", 256)).node_bytes, 0);
+  const Config config =
+      value_or_throw(plan_on_paper(preset("megascale_175b.yaml", 256, {"checkpoint.memory_every=1"}), 256));
+  const MemoryCheckpointEstimate estimate = memory_checkpoint_estimate(config);
+  // Two segments of its own and two of its buddy, each with its part of the state.
+  const double mean = 4 * static_cast<double>(checkpoint_estimate(config, 256).bytes) / 256;
+  EXPECT_EQ(estimate.ranks, 8);
+  EXPECT_GE(static_cast<double>(estimate.rank_bytes), 0.99 * mean);
+  EXPECT_LE(static_cast<double>(estimate.rank_bytes), 1.5 * mean);
+  EXPECT_EQ(estimate.node_bytes, 8 * estimate.rank_bytes) << "tp 8: a node has one stage";
+  EXPECT_EQ(memory_checkpoint_warning(estimate, {}), "");
+  EXPECT_EQ(memory_checkpoint_warning({}, {.shared = 0, .available = 0}), "");
+  EXPECT_TRUE(contains(memory_checkpoint_warning(estimate, {.shared = 1, .available = 1}), "will not start"));
+  EXPECT_TRUE(contains(report(config, 256), "checkpoints in memory every 1 step: "));
+}
+
+TEST(Estimates, checkpoints_in_memory_must_be_more_frequent_than_those_in_storage) {
+  EXPECT_EQ(memory_every_warning({.every = 10}), "");
+  EXPECT_EQ(memory_every_warning({.memory_every = 10}), "");
+  EXPECT_EQ(memory_every_warning({.every = 10, .memory_every = 9}), "");
+  EXPECT_TRUE(contains(memory_every_warning({.every = 10, .memory_every = 10}), "checkpoint.every 10"));
+}
+
 TEST(Estimates, many_epochs_are_warned_of_by_the_source_that_has_most) {
   Config config;
   config.run.steps = 1000;

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/checkpoint/state.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/batch_sizes.h"
@@ -67,6 +68,8 @@ std::vector<std::string> warnings(const Config& config, const JobPlan& plan, con
     all.push_back(dp_warning(config, dp_traffic(config)));
     for (const LayerTraffic& traffic : layer_traffic(config)) all.push_back(layer_warning(config, traffic));
   }
+  all.push_back(memory_every_warning(config.checkpoint));
+  all.push_back(memory_checkpoint_warning(memory_checkpoint_estimate(config), node_memory(flight_record_folder(), 0)));
   all.push_back(checkpoint_warning(config, saves));
   if (tokenizer != nullptr) all.push_back(vocab_warning(config, tokenizer->vocab_size()));
   if (dataset != nullptr) all.push_back(epochs_warning(config, dataset->order_fields()));
@@ -119,6 +122,7 @@ std::string check_json(const Config& requested, const JobPlan& plan, const Token
        {{"bytes", saves.bytes}, {"write_seconds", saves.write_seconds}, {"interval_seconds", saves.interval_seconds}}},
       {"warnings", warnings(config, plan, saves, tokenizer, dataset)},
       {"data", nullptr}};
+  object["checkpoint"]["memory_node_bytes"] = memory_checkpoint_estimate(config).node_bytes;
   const BatchSizes sizes = batch_sizes(config);
   if (!sizes.is_constant())
     for (const BatchSizes::Phase& phase : sizes.phases())

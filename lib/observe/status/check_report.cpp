@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "io/base/format.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "lib/checkpoint/load.h"
 #include "lib/checkpoint/state.h"
 #include "lib/config/axis_fields.h"
@@ -213,6 +214,13 @@ std::string checkpoints(const Config& config, int ranks) {
       config.checkpoint.every == 0)
     text += fmt::format("hint: checkpoint.every_minutes: {:g} loses {:.1f} % of the time to crashes; set {:.2g}\n",
                         config.checkpoint.every_minutes, 100 * lost_share, estimate.interval_seconds / 60);
+  const MemoryCheckpointEstimate in_memory = memory_checkpoint_estimate(config);
+  if (in_memory.node_bytes > 0)
+    text += fmt::format(
+        "checkpoints in memory every {}: {} of a node's shared memory for {} (at most {} each), and {} of its memory "
+        "for those in storage\n",
+        counted(config.checkpoint.memory_every, "step"), format_bytes(in_memory.node_bytes),
+        counted(in_memory.ranks, "rank"), format_bytes(in_memory.rank_bytes), format_bytes(in_memory.node_others));
   return text;
 }
 
@@ -224,6 +232,9 @@ std::string warnings(const Config& config, const JobPlan& plan, int ranks) {
     text += warning_line(dp_warning(config, dp_traffic(config)));
     for (const LayerTraffic& traffic : layer_traffic(config)) text += warning_line(layer_warning(config, traffic));
   }
+  text += warning_line(memory_every_warning(config.checkpoint));
+  text += warning_line(
+      memory_checkpoint_warning(memory_checkpoint_estimate(config), node_memory(flight_record_folder(), 0)));
   return text + warning_line(checkpoint_warning(config, checkpoint_estimate(config, ranks)));
 }
 

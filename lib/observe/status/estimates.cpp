@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "io/base/format.h"
+#include "lib/checkpoint/state.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/batch_sizes.h"
 #include "lib/data/order.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
+#include "lib/model/layer_division.h"
 #include "lib/optim/flat_layout.h"
 #include "lib/optim/optimizers.h"
 #include "lib/simulate/goodput.h"
@@ -133,6 +135,41 @@ CheckpointEstimate checkpoint_estimate(const Config& config, int ranks) {
   return estimate;
 }
 
+MemoryCheckpointEstimate memory_checkpoint_estimate(Config config) {
+  if (config.checkpoint.memory_every == 0) return {};
+  if (config.parallel.recompute == Recompute::kAuto) config.parallel.recompute = Recompute::kNone;
+  const Mesh mesh = mesh_of(config, 0);
+  const int world = mesh.world_size(), on_node = config.cluster.ranks_per_node;
+  const int nodes = (world + on_node - 1) / on_node;
+  std::vector<int64_t> segments, others;  // by stage: the first rank of a stage writes no less than its others
+  for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
+    const Mesh place = mesh.moved("pp", stage);
+    Arena arena;
+    const auto shards = state_shards(config, place, allocate_rank(config, place, arena).store);
+    segments.push_back(memory_checkpoint_bytes(memory_segment_bytes(shards), nodes));
+    others.push_back(state_buffer(shards).bytes);
+  }
+  MemoryCheckpointEstimate most{.rank_bytes = *std::ranges::max_element(segments)};
+  for (int node = 0; node < nodes; ++node) {
+    MemoryCheckpointEstimate here;
+    for (int rank = node * on_node; rank < std::min(world, (node + 1) * on_node); ++rank, ++here.ranks) {
+      const auto stage = static_cast<size_t>(mesh.grid.rank_on("pp", rank));
+      here.node_bytes += segments[stage];
+      here.node_others += others[stage];
+    }
+    here.rank_bytes = most.rank_bytes;
+    if (here.node_bytes > most.node_bytes) most = here;
+  }
+  return most;
+}
+
+std::string memory_checkpoint_warning(const MemoryCheckpointEstimate& estimate, const NodeMemory& memory) {
+  if (estimate.node_bytes == 0) return "";
+  const auto fits =
+      check_memory_budget("of this kind", estimate.ranks, estimate.node_bytes, estimate.node_others, memory);
+  return fits ? "" : "if nodes are like this machine, the run will not start: " + fits.error().message;
+}
+
 std::string dp_warning(const Config& config, const DpTraffic& traffic) {
   if (traffic.ranks == 1 || !traffic.exceeds_compute()) return "";
   return fmt::format(
@@ -199,6 +236,14 @@ std::string no_checkpoints_warning(const CheckpointConfig& checkpoint) {
   if (checkpoint.every > 0 || checkpoint.every_minutes > 0) return "";
   return "checkpoint.every_minutes and checkpoint.every are 0: the run saves a checkpoint only when it ends or "
          "receives a stop signal, and a crash loses all steps; set checkpoint.every_minutes";
+}
+
+std::string memory_every_warning(const CheckpointConfig& checkpoint) {
+  if (checkpoint.memory_every == 0 || checkpoint.every == 0 || checkpoint.memory_every < checkpoint.every) return "";
+  return fmt::format(
+      "checkpoint.memory_every: {} saves nothing, since checkpoint.every {} saves to storage as often; set it to less, "
+      "or to 0",
+      checkpoint.memory_every, checkpoint.every);
 }
 
 }  // namespace tri

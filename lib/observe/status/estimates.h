@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/checkpoint/memory_budget.h"
 #include "lib/config/config.h"
 
 namespace tri {
@@ -58,16 +59,31 @@ struct CheckpointEstimate {
 };
 CheckpointEstimate checkpoint_estimate(const Config& config, int ranks);
 
+// Host memory of checkpoints in memory (lib/checkpoint/memory_budget.h), in bytes; all 0 if checkpoint.memory_every is
+// 0.
+struct MemoryCheckpointEstimate {
+  int64_t rank_bytes = 0;   // of the rank that needs most: its segments and those of the rank whose buddy it is
+  int64_t node_bytes = 0;   // of the node that needs most, with cluster.ranks_per_node ranks
+  int64_t node_others = 0;  // of that node, for checkpoints in storage
+  int ranks = 0;            // on that node
+};
+// `config` must be planned (lib/engine/job_plan.h).
+MemoryCheckpointEstimate memory_checkpoint_estimate(Config config);
+
 // Return `check`'s warnings in addition to the plan's own, without a full stop; "" for none. The first two apply only
 // to GPUs, which `cluster.*` describes.
 std::string dp_warning(const Config& config, const DpTraffic& traffic);
 std::string layer_warning(const Config& config, const LayerTraffic& traffic);  // from 10 % of a step's compute on
 std::string checkpoint_warning(const Config& config, const CheckpointEstimate& estimate);
+// That the memory of this machine, which may not be one of the job's, would not suffice. `memory`: of this machine.
+std::string memory_checkpoint_warning(const MemoryCheckpointEstimate& estimate, const NodeMemory& memory);
 std::string vocab_warning(const Config& config, int tokens);  // `tokens`: of the tokenizer
 // Returns a line if the run would read a source's samples many times.
 std::string epochs_warning(const Config& config, const OrderFields& order);
 
 // For the log and `check`: warns if nothing but the end of the run saves; else "".
 std::string no_checkpoints_warning(const CheckpointConfig& checkpoint);
+// For the log and `check`: warns if checkpoints in storage are at least as frequent as those in memory; else "".
+std::string memory_every_warning(const CheckpointConfig& checkpoint);
 
 }  // namespace tri
