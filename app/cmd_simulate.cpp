@@ -1,5 +1,6 @@
 // trireme simulate: simulates a config's step on machines that need not be present.
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "lib/observe/timeline/timeline.h"
 #include "lib/report/picture.h"
 #include "lib/report/simulation_page.h"
+#include "lib/simulate/memory_checkpoints.h"
 #include "lib/simulate/network/network.h"
 #include "lib/simulate/published.h"
 #include "lib/simulate/scaling.h"
@@ -36,8 +38,8 @@ struct SimulateOptions {
   WorkloadOptions workload;
   NetworkOptions network;
   std::string placement = "packed";
-  bool json = false, fp8 = false, fsdp = false, shows_network = false, startup = false, help_cluster = false,
-       no_stragglers = false;
+  bool json = false, fp8 = false, fsdp = false, shows_network = false, startup = false, faults = false,
+       help_cluster = false, no_stragglers = false;
 };
 
 // Returns ", steps ± 4.3 %", or "".
@@ -70,6 +72,13 @@ Result<void> show_start_up(const Simulation& simulation, const SimulateOptions& 
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, Scaling::kWeak, options.most_ranks);
   if (rows.empty()) return begins_beyond("--startup", simulation, options);
   options.json ? print_answer(to_json(rows)) : print_text(start_up_text(rows));
+  return {};
+}
+
+Result<void> show_faults(const Simulation& s, int64_t memory_every, const SimulateOptions& options) {
+  const auto rows = memory_checkpoint_rows(s.workload, s.cluster, s.step.seconds, memory_every);
+  options.json ? print_answer(to_json(rows))
+               : print_text(to_text(rows) + software_note(s.cluster, s.memory_estimated) + "\n");
   return {};
 }
 
@@ -137,8 +146,8 @@ Result<void> show_errors(const SimulateOptions& options, std::optional<Program> 
     return usage_error("--rows {} predicts the rows of this file and accepts no config; omit {}", options.rows,
                        options.config);
   if (!options.overrides.empty() || options.ranks > 0 || options.fp8 || options.workload.cp > 1 ||
-      options.shows_network || options.startup || options.no_stragglers || options.document_tokens > 0 ||
-      !(options.scaling + options.svg + options.trace + options.page).empty())
+      options.shows_network || options.startup || options.faults || options.no_stragglers ||
+      options.document_tokens > 0 || !(options.scaling + options.svg + options.trace + options.page).empty())
     return usage_error(
         "--rows {} can be combined only with --as, --cluster, --cluster-set and --json; omit other options",
         options.rows);
@@ -190,6 +199,7 @@ Result<void> run_simulation(const SimulateOptions& requested) {
   if (!options.svg.empty() && options.scaling.empty())
     if (auto written = draw_step(simulation.value(), options.svg); !written) return written;
   if (options.startup) return show_start_up(simulation.value(), options);
+  if (options.faults) return show_faults(simulation.value(), resolved.value().checkpoint.memory_every, options);
   if (!options.scaling.empty()) return show_scaling(simulation.value(), options);
   if (options.shows_network) return show_network(simulation.value(), options);
   options.json ? print_answer(to_json(simulation.value())) : print_text(to_text(simulation.value()));
@@ -253,6 +263,13 @@ void add_simulate_command(Command& app, int& status) {
                                  "congestion, and the effect of link flaps")
                       ->excludes(scaling)
                       ->excludes(startup);
+  command
+      ->add_flag("--faults", options->faults,
+                 "Print the effective time under simulated faults with checkpoints in storage only, and also in memory "
+                 "every 10 steps, every step, and at checkpoint.memory_every")
+      ->excludes(scaling)
+      ->excludes(startup)
+      ->excludes(network);
   command->add_option("--placement", options->placement, "Placement of machines on switches: packed or scattered")
       ->check(choice_of({"packed", "scattered"}))
       ->capture_default_str()
@@ -263,7 +280,8 @@ void add_simulate_command(Command& app, int& status) {
   command->add_flag("--no-stragglers", options->no_stragglers, "Simulate no slow machines and no jitter");
   command->add_flag(
       "--json", options->json,
-      "Print one JSON object, with --scaling or --startup a list with one per number of ranks; times in seconds");
+      "Print one JSON object, with --scaling or --startup a list with one per number of ranks, with --faults one with "
+      "one per row; times in seconds");
   command->add_flag("--constants", options->help_cluster, "Print every constant of a cluster file: default, meaning");
   on_run(command, status, [options] { return run_simulation(*options); });
 }
