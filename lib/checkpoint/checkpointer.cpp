@@ -17,6 +17,7 @@
 #include "io/checkpoint/shard_writer.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "lib/checkpoint/load.h"
+#include "lib/checkpoint/record_fields.h"
 #include "lib/checkpoint/weights.h"
 
 namespace tri {
@@ -51,20 +52,6 @@ struct WriteFigures {
 
 }  // namespace
 
-// The serialized form between ranks; on storage, the manifest contains these records.
-template <class Archive>
-void fields(Archive& archive, StoredShard& shard) {
-  archive(shard.file, shard.dataset, shard.offset, shard.region, shard.checksum);
-}
-template <class Archive>
-void fields(Archive& archive, TensorRecord& tensor) {
-  archive(tensor.name, tensor.type, tensor.shape, tensor.shards);
-}
-template <class Archive>
-void fields(Archive& archive, ShardRecord& record) {
-  archive(record.file, record.tensors);
-}
-
 Checkpointer::Checkpointer(const CheckpointContext& context)
     : config_(context.config),
       config_text_(to_yaml(context.requested)),
@@ -84,57 +71,79 @@ Checkpointer::Checkpointer(const CheckpointContext& context)
 
 Checkpointer::~Checkpointer() = default;  // the destructor of a future from std::async waits for its thread
 
-Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) {
+Result<void> Checkpointer::load_from(const FoundCheckpoint& from, const Manifest* manifest,
+                                     const std::function<void()>& planned, const std::vector<int>& readers) {
   const auto start = Clock::now();
   const std::string average = weight_name("", WeightSet::kAverage);
-  while (search.found()) {
-    const FoundCheckpoint& from = *search.found();
-    std::vector<size_t> wanted;  // indices of shards
-    std::vector<LoadTarget> targets;
-    std::deque<TensorShard> starts;  // the weights from which an average starts that the checkpoint does not have
-    for (size_t i = 0; i < shards_.size(); ++i) {
-      const TensorShard* shard = &shards_[i].shard;
-      const bool is_average = shard->tensor.starts_with(average);
-      // A checkpoint of weights only starts a run: the moments stay zero.
-      const bool there = !from.weights_alone || is_average || shard->tensor.starts_with(weight_name(""));
-      if (!shards_[i].local || !there) continue;
-      if (is_average && !from.has_average) {
-        TensorShard weights = *shard;
-        weights.tensor = weight_name(shard->tensor.substr(average.size()));
-        shard = &starts.emplace_back(std::move(weights));
-      }
-      wanted.push_back(i);
-      targets.push_back({shard, host_.data() + buffer_.offset[i]});
+  std::vector<size_t> wanted;  // indices of shards
+  std::vector<LoadTarget> targets;
+  std::deque<TensorShard> starts;  // the weights from which an average starts that the checkpoint does not have
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const TensorShard* shard = &shards_[i].shard;
+    const bool is_average = shard->tensor.starts_with(average);
+    // A checkpoint of weights only starts a run: the moments stay zero.
+    const bool there = !from.weights_alone || is_average || shard->tensor.starts_with(weight_name(""));
+    if (!shards_[i].local || !there) continue;
+    if (is_average && !from.has_average) {
+      TensorShard weights = *shard;
+      weights.tensor = weight_name(shard->tensor.substr(average.size()));
+      shard = &starts.emplace_back(std::move(weights));
     }
-    int64_t stored = 0;  // rank 0: bytes of all tensors
-    if (search.manifest() != nullptr)
-      for (const TensorRecord& tensor : search.manifest()->tensors)
-        stored += num_elements(tensor.shape) * element_bytes(tensor.type);
-    const auto share = plan_load(search.manifest(), targets, job_);
-    if (!share) return file_error("{}: {}", from.folder, share.error().message);
-    const std::string conversion = from.weights_alone ? "" : conversion_text(search.manifest(), shards_);
-    search.forget_manifest();
-    const auto bytes_read = load_shards(from.folder, share.value(), targets, job_);
+    wanted.push_back(i);
+    targets.push_back({shard, host_.data() + buffer_.offset[i]});
+  }
+  int64_t stored = 0;  // rank 0: bytes of all tensors
+  if (manifest != nullptr)
+    for (const TensorRecord& tensor : manifest->tensors)
+      stored += num_elements(tensor.shape) * element_bytes(tensor.type);
+  const auto share = plan_load(manifest, targets, job_, {}, readers);
+  if (!share) return file_error("{}: {}", from.folder, share.error().message);
+  const std::string conversion = from.weights_alone ? "" : conversion_text(manifest, shards_);
+  planned();
+  const auto bytes_read = load_shards(from.folder, share.value(), targets, job_);
+  if (!bytes_read) return bytes_read.error();
+  for (const size_t i : wanted)
+    compute_.copy(shards_[i].memory.data, host_.data() + buffer_.offset[i], shards_[i].memory.bytes());
+  compute_.synchronize();
+  const std::string what =
+      fmt::format("{}: step {}, {}{}{}", from.folder, from.progress.steps,
+                  from.weights_alone ? "weights only (the optimizer starts from zero), " : "", conversion,
+                  config_.optimizer.ema > 0 && !from.has_average ? "the EMA starts from the weights, " : "");
+  report_load(what, bytes_read.value(), stored, seconds_between(start, Clock::now()));
+  return {};
+}
+
+Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) {
+  while (search.found()) {
+    const FoundCheckpoint from = *search.found();
+    bool is_planned = false;
+    const auto planned = [&] {
+      is_planned = true;
+      search.forget_manifest();
+    };
+    const auto loaded = load_from(from, search.manifest(), planned, {});
+    if (!loaded && !is_planned) return loaded.error();
     // If storage can't return a checkpoint at present, it is not damaged, and loading an older one would lose work.
-    if (!bytes_read && is_transient(bytes_read.error().os_error, Missing::kTransient))
-      return load_error(bytes_read.error());
-    if (!bytes_read) {
-      if (job_.world_rank() == 0) log_warn("checkpoint skipped: {}", bytes_read.error().message);
+    if (!loaded && is_transient(loaded.error().os_error, Missing::kTransient)) return load_error(loaded.error());
+    if (!loaded) {
+      if (job_.world_rank() == 0) log_warn("checkpoint skipped: {}", loaded.error().message);
       if (auto found = search.next(); !found) return found.error();
       continue;
     }
-    for (const size_t i : wanted)
-      compute_.copy(shards_[i].memory.data, host_.data() + buffer_.offset[i], shards_[i].memory.bytes());
-    compute_.synchronize();
-    const std::string what =
-        fmt::format("{}: step {}, {}{}{}", from.folder, from.progress.steps,
-                    from.weights_alone ? "weights only (the optimizer starts from zero), " : "", conversion,
-                    config_.optimizer.ema > 0 && !from.has_average ? "the EMA starts from the weights, " : "");
-    report_load(what, bytes_read.value(), stored, seconds_between(start, Clock::now()));
     saved_step_ = from.progress.steps;
     return std::optional(from.progress);
   }
   return std::optional<RunProgress>();
+}
+
+Result<void> Checkpointer::load(const MemoryGeneration& generation, int64_t saved_step) {
+  const Manifest* manifest = job_.world_rank() == 0 ? &generation.manifest : nullptr;
+  if (auto loaded = load_from(
+          generation.found, manifest, [] {}, generation.readers);
+      !loaded)
+    return loaded;
+  saved_step_ = saved_step;
+  return {};
 }
 
 // Logs how many bytes were read from storage and how many are stored; they are equal unless something was read twice.
@@ -317,13 +326,16 @@ Result<void> Checkpointer::next_phase(bool all_well) {
   return {};
 }
 
+std::string layout_text(const Config& config, const Mesh& mesh) {
+  return fmt::format("{}, {} chunk(s), zero {}", mesh.grid.sizes(), config.parallel.chunks, config.parallel.zero);
+}
+
 // Returns the manifest without tensors and files.
 Manifest Checkpointer::manifest_head(const RunProgress& progress) const {
   Manifest manifest{.attempt = attempt_, .step = progress.steps};
   manifest.info.texts = texts_;
   manifest.info.texts["config"] = config_text_;
-  manifest.info.texts["layout"] =
-      fmt::format("{}, {} chunk(s), zero {}", mesh_.grid.sizes(), config_.parallel.chunks, config_.parallel.zero);
+  manifest.info.texts["layout"] = layout_text(config_, mesh_);
   manifest.info.numbers = {{"samples", progress.samples}};
   if (!progress.fp8_history.empty()) manifest.info.lists[kFp8History] = progress.fp8_history;
   if (!progress.recent_steps.empty()) manifest.info.lists[kRecentSteps] = progress.recent_steps;

@@ -27,6 +27,7 @@
 
 #include "io/flight_recorder/image.h"
 #include "kernels/core/device.h"
+#include "lib/checkpoint/memory_search.h"
 #include "lib/checkpoint/search.h"
 #include "lib/checkpoint/state.h"
 #include "lib/comm/job/job.h"
@@ -63,6 +64,9 @@ struct CheckpointContext {
   std::map<std::string, std::string> texts = {};
 };
 
+// Returns the layout as a checkpoint's text: "tp 2 x dp 4 x pp 1, 1 chunk(s), zero 1".
+std::string layout_text(const Config& config, const Mesh& mesh);
+
 class Checkpointer {
  public:
   explicit Checkpointer(const CheckpointContext& context);
@@ -73,6 +77,13 @@ class Checkpointer {
   // the state unchanged, if there is no checkpoint. Fails if it belongs to another model, with an error of the search,
   // or with kDrained if storage does not answer on some rank after several tries (a mount may be missing).
   Result<std::optional<RunProgress>> load(CheckpointSearch& search);
+
+  // Loads a generation from memory. `saved_step`: of the newest checkpoint on storage; 0: none. Fails, with the same
+  // error on all ranks and the device's state unchanged, if a segment is damaged or gone.
+  Result<void> load(const MemoryGeneration& generation, int64_t saved_step);
+
+  // Returns what a checkpoint of the state after `progress` contains in addition to tensors.
+  CheckpointInfo info(const RunProgress& progress) const { return manifest_head(progress).info; }
 
   int64_t host_bytes() const { return buffer_.bytes; }  // of this rank, for as long as this lives
 
@@ -112,6 +123,8 @@ class Checkpointer {
   using Clock = std::chrono::steady_clock;
   enum class Phase { kIdle, kWriting, kPublishing };
 
+  Result<void> load_from(const FoundCheckpoint& from, const Manifest* manifest, const std::function<void()>& planned,
+                         const std::vector<int>& readers);
   void report_load(const std::string& what, int64_t bytes_read, int64_t stored, double seconds);
   Result<ShardRecord> write_shard(const std::string& folder) const;
   void writer_is(WriterState state) const;

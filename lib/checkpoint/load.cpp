@@ -336,7 +336,7 @@ Result<void> run_alongside_collectives(Loading& loading, Job& job) {
 }  // namespace
 
 Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarget>& targets, Job& job,
-                            const LoadLimits& limits) {
+                            const LoadLimits& limits, const std::vector<int>& readers) {
   std::vector<TensorRequest> mine;
   for (const std::vector<const LoadTarget*>& group : by_tensor(targets)) {
     const TensorShard& form = *group.front()->shard;
@@ -345,7 +345,7 @@ Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarg
   }
   const std::vector<std::vector<TensorRequest>> requests = job.gather(mine);
   std::vector<Result<LoadShare>> shares;
-  if (job.world_rank() == 0) shares = divide_load(*manifest, requests, limits.block_bytes);
+  if (job.world_rank() == 0) shares = divide_load(*manifest, requests, limits.block_bytes, readers);
   const std::string bytes = scatter(job, [&](int rank) {
     Result<LoadShare>& share = shares[static_cast<size_t>(rank)];
     std::string text = to_bytes(share);

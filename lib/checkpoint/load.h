@@ -32,9 +32,9 @@ constexpr int64_t load_bytes(const LoadLimits& limits = {}) {
 
 // Plans this rank's share of loading its `targets`. `manifest`: rank 0's, null elsewhere. Fails, with the same error on
 // all ranks, if the checkpoint lacks a target's tensor, or has it with another shape or a type that is not converted
-// (load_plan.h). Collective.
+// (load_plan.h). `readers`: as in divide_load, on rank 0. Collective.
 Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarget>& targets, Job& job,
-                            const LoadLimits& limits = {});
+                            const LoadLimits& limits = {}, const std::vector<int>& readers = {});
 
 // Fills this rank's `targets`; `share` and `limits` are those of plan_load. Returns the bytes that this rank has read
 // from storage. On failure all ranks return the same first error, and targets are partly filled. Collective.

@@ -76,13 +76,24 @@ class Division {
     return {};
   }
 
-  // Ranks that need the same shard take turns reading it.
-  std::vector<Result<LoadShare>> shares() {
+  // Ranks that need the same shard take turns reading it, unless `readers` names one.
+  std::vector<Result<LoadShare>> shares(const std::vector<int>& readers) {
     std::sort(needs_.begin(), needs_.end(),
               [](const Need& a, const Need& b) { return std::tie(a.shard, a.rank) < std::tie(b.shard, b.rank); });
     for (size_t begin = 0, end = 0; begin < needs_.size(); begin = end) {
       for (end = begin; end < needs_.size() && needs_[end].shard == needs_[begin].shard;) ++end;
-      const size_t reader = begin + static_cast<size_t>(needs_[begin].shard) % (end - begin);
+      size_t reader = begin + static_cast<size_t>(needs_[begin].shard) % (end - begin);
+      if (!readers.empty()) {
+        const auto [tensor, stored] = tensor_shard_of(needs_[begin].shard);
+        const int wanted = readers[static_cast<size_t>(file_.at(stored->file))];
+        for (reader = begin; reader < end && needs_[reader].rank != wanted;) ++reader;
+        if (reader == end) {
+          std::vector<Result<LoadShare>> refused(reads_.size(), LoadShare{});
+          refused[static_cast<size_t>(wanted)] = file_error("rank {} does not need tensor {} of {}, which only it sees",
+                                                            wanted, tensor->name, stored->file);
+          return refused;
+        }
+      }
       reads_[static_cast<size_t>(needs_[reader].rank)].push_back({begin, end, reader});
     }
     std::vector<Result<LoadShare>> shares(reads_.size(), LoadShare{});
@@ -217,8 +228,8 @@ int64_t Blocks::holding(const Coordinates& element) const {
 }
 
 std::vector<Result<LoadShare>> divide_load(const Manifest& manifest,
-                                           const std::vector<std::vector<TensorRequest>>& requests,
-                                           int64_t block_bytes) {
+                                           const std::vector<std::vector<TensorRequest>>& requests, int64_t block_bytes,
+                                           const std::vector<int>& readers) {
   Division division(manifest, block_bytes, requests.size());
   std::vector<Result<LoadShare>> refused;
   bool fits = true;
@@ -227,7 +238,7 @@ std::vector<Result<LoadShare>> divide_load(const Manifest& manifest,
     refused.push_back(added ? Result<LoadShare>(LoadShare{}) : Result<LoadShare>(added.error()));
     fits = fits && added.ok();
   }
-  return fits ? division.shares() : refused;
+  return fits ? division.shares(readers) : refused;
 }
 
 }  // namespace tri

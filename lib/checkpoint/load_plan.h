@@ -109,9 +109,10 @@ void fields(Archive& archive, LoadShare& share) {
 // Returns the shares of all ranks. `requests`: [rank]. Every requested stored shard is read by one of the ranks that
 // request it; shards are distributed round-robin among them. A rank gets an error if it requests a tensor that the
 // checkpoint lacks, or with another shape, or with a type that loading does not convert; the shares of the others are
-// then useless.
+// then useless. `readers`: [file of the manifest] the rank that reads all shards of a file, because no other rank sees
+// it; it gets an error if it does not request a shard that others do. Empty: every rank sees all files.
 std::vector<Result<LoadShare>> divide_load(const Manifest& manifest,
-                                           const std::vector<std::vector<TensorRequest>>& requests,
-                                           int64_t block_bytes);
+                                           const std::vector<std::vector<TensorRequest>>& requests, int64_t block_bytes,
+                                           const std::vector<int>& readers = {});
 
 }  // namespace tri
