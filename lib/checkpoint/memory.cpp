@@ -25,7 +25,6 @@ constexpr int64_t kBlockBytes = int64_t{4} << 20;
 constexpr int64_t kAlignment = 256;
 // For texts and lists of rank 0's table, of which the history of FP8 grows in the first steps.
 constexpr int64_t kInfoBytes = int64_t{4} << 20, kTableSpare = int64_t{4} << 10;
-constexpr double kOrphanSeconds = 600;
 
 struct SegmentSizes {
   int64_t table_capacity = 0, payload_bytes = 0;
@@ -151,7 +150,6 @@ Result<std::unique_ptr<MemoryCheckpoints>> MemoryCheckpoints::create(const Conte
   const auto copy_of = [&](int rank, int slot) { return SegmentName{run, made->host_, rank, true, slot}; };
   // Frees memory before more is reserved.
   if (std::find(hosts.begin(), hosts.end(), made->host_) - hosts.begin() == made->world_rank_) {
-    remove_orphaned_segments(folder, made->run_dir_, kOrphanSeconds);
     std::vector<std::string> keep;
     for (size_t rank = 0; rank < hosts.size(); ++rank) {
       if (hosts[rank] != made->host_) continue;

@@ -130,19 +130,39 @@ Result<void> TrainingLoop::run() {
     if (stop_ == Stop::kSave || (stop_ == Stop::kNo && is_checkpoint_due())) {
       const PhaseScope phase(RunPhase::kCheckpoint);
       saved_at_ = Clock::now();
-      context_.trainer.finish_update();
-      progress_.fp8_history = context_.trainer.fp8_history();
-      progress_.router_bias = context_.trainer.router_bias();
-      progress_.recent_steps = spikes_.values();
+      note_state();
       if (auto saved = context_.checkpoints.begin(progress_); !saved) return saved;
       account(WallTime::kCheckpoint, saved_at_);
       step_end_.reset();
     }
     if (stop_ != Stop::kNo) break;
+    if (is_memory_due()) save_in_memory();
     if (is_due(run.eval_every)) evaluate();
     if (is_due(run.sample_every)) sample();
   }
   return finish(start);
+}
+
+// The state after the last step is saved on storage; a start from memory would never save it there.
+bool TrainingLoop::is_memory_due() const {
+  return context_.memory != nullptr && !is_last() && progress_.steps % rank_.config.checkpoint.memory_every == 0;
+}
+
+// Notes what a checkpoint of the state contains in addition to tensors.
+void TrainingLoop::note_state() {
+  context_.trainer.finish_update();
+  progress_.fp8_history = context_.trainer.fp8_history();
+  progress_.router_bias = context_.trainer.router_bias();
+  progress_.recent_steps = spikes_.values();
+}
+
+void TrainingLoop::save_in_memory() {
+  constexpr double kLeastWait = 0.01;  // seconds; shorter waits would fill the event log
+  const PhaseScope phase(RunPhase::kCheckpoint);
+  const auto begun = Clock::now();
+  note_state();
+  if (context_.memory->begin(progress_) > kLeastWait) account(WallTime::kCheckpoint, begun);
+  step_end_.reset();
 }
 
 // Runs one step on all ranks, records its figures, and agrees on stops, saves and recordings.
@@ -216,7 +236,12 @@ StepResult TrainingLoop::run_step(const StepPlace& place, const StepTokens& toke
                                   StepLimits limits) {
   try {
     return context_.trainer.step(
-        place, tokens.inputs, tokens.targets, local, [this] { context_.checkpoints.before_update(); }, limits);
+        place, tokens.inputs, tokens.targets, local,
+        [this] {
+          context_.checkpoints.before_update();
+          if (context_.memory != nullptr) context_.memory->before_update();
+        },
+        limits);
   } catch (const Fatal& problem) {
     if (problem.code() != ExitCode::kUsage) throw;
     const int64_t saved = context_.checkpoints.saved_step();

@@ -11,6 +11,7 @@
 
 #include "io/base/progress.h"
 #include "lib/checkpoint/checkpointer.h"
+#include "lib/checkpoint/memory.h"
 #include "lib/fault/events.h"
 #include "lib/fault/stop_deadline.h"
 #include "lib/fault/stop_signals.h"
@@ -36,9 +37,10 @@ struct LoopContext {
   const Inputs& inputs;
   Trainer& trainer;  // its state is initialized, and it has a job
   Checkpointer& checkpoints;
-  RunProgress begun;       // the progress of that state
-  StartupClock& startup;   // reports after the first step
-  const EventLog& events;  // receives the spans of time that are not steps
+  MemoryCheckpoints* memory = nullptr;  // null: checkpoint.memory_every is 0
+  RunProgress begun;                    // the progress of that state
+  StartupClock& startup;                // reports after the first step
+  const EventLog& events;               // receives the spans of time that are not steps
   const StopSignals& signals;
   StopDeadline& stop_deadline;
 };
@@ -89,6 +91,9 @@ class TrainingLoop {
   bool is_last() const { return progress_.steps == last_step_; }
   bool is_checkpoint_due() const { return is_due(rank_.config.checkpoint.every) || save_due_; }
   bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }
+  bool is_memory_due() const;
+  void note_state();
+  void save_in_memory();
   void report_checkpoints();
   void account(WallTime what, Clock::time_point since) const;
   void flush_shown_files();

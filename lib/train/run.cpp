@@ -15,6 +15,7 @@
 #include "io/base/text_file.h"
 #include "io/base/within.h"
 #include "io/checkpoint/folder.h"
+#include "lib/checkpoint/memory.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/config/batch_sizes.h"
 #include "lib/config/divisors.h"
@@ -139,21 +140,94 @@ Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std
                      consumed);
 }
 
-// Loads the checkpoint that was found, or makes start values. Returns the progress of that state.
-Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoints, Trainer& trainer,
-                                StartupClock& startup) {
-  const PhaseScope phase(RunPhase::kLoad);
-  const auto loaded = checkpoints.load(search);
-  if (!loaded) return loaded.error();
-  if (!loaded.value()) {
-    trainer.make_start_values();
-    startup.phase_done("start values");
-    return RunProgress{};
+// The history of a run's generations in memory, from its event log.
+MemoryHistory memory_history(const std::string& run_dir) {
+  const std::string path = run_dir + "/events.jsonl";
+  const auto events = retried({}, [&] { return read_events(path); });
+  MemoryHistory history;
+  if (!events) return history;  // without its history, a generation might be another run's
+  for (const RunEvent& event : events.value())
+    if (event.kind == RunEventKind::kStart)
+      history = {.attempt = event.attempt,
+                 .from_attempt = event.string("from_attempt"),
+                 .from_step = static_cast<int64_t>(event.number("step", 0))};
+  return history;
+}
+
+std::string absolute_folder(const std::string& folder) {
+  std::error_code problem;
+  const auto path = std::filesystem::absolute(folder, problem);
+  return problem ? folder : path.lexically_normal().string();
+}
+
+// The state from which a start begins, and where it came from: fields of the event log's `start`.
+struct BegunState {
+  RunProgress progress;
+  std::optional<MemoryGeneration> memory;
+  std::map<std::string, EventField> origin;
+};
+
+// Looks for a generation in memory that is as new as the checkpoint on storage. Collective.
+std::optional<MemoryGeneration> search_memory(const PlannedJob& planned, const CheckpointSearch& search,
+                                              const CheckpointSearch::MayLoad& may, Job& job, std::string& why) {
+  const Config& config = planned.config;
+  MemorySearch memory{.folder = segment_folder(),
+                      .run_dir = absolute_folder(config.run.dir),
+                      .layout = segment_layout(config, planned.mesh),
+                      .after = search.found() ? search.found()->progress.steps - 1 : 0,
+                      .may_load = may};
+  if (job.world_rank() == 0) memory.history = memory_history(config.run.dir);
+  auto found = find_in_memory(memory, job, why);
+  // A run that is complete ends with a checkpoint on storage.
+  if (found) {
+    const RunProgress& progress = found->found.progress;
+    if (last_step(config, progress.steps, progress.samples) > progress.steps) return found;
+    why = "the state in memory is that after the last step";
   }
-  if (auto done = trainer.state_loaded(loaded.value()->fp8_history, loaded.value()->router_bias); !done)
+  return std::nullopt;
+}
+
+// Loads the newest state, from memory or storage, or makes start values.
+Result<BegunState> begin_state(const PlannedJob& planned, CheckpointSearch& search,
+                               const CheckpointSearch::MayLoad& may, Checkpointer& checkpoints, Trainer& trainer,
+                               Job& job, StartupClock& startup) {
+  const PhaseScope phase(RunPhase::kLoad);
+  BegunState begun;
+  std::string why;
+  if (planned.config.checkpoint.memory_every > 0) {
+    begun.memory = search_memory(planned, search, may, job, why);
+    if (begun.memory) {
+      const int64_t saved = search.found() ? search.found()->progress.steps : 0;
+      if (auto loaded = checkpoints.load(*begun.memory, saved); !loaded) {
+        why = loaded.error().message;
+        begun.memory.reset();
+      }
+    }
+    if (!why.empty() && job.world_rank() == 0) log_warn("checkpoints in memory are not used: {}", why);
+  }
+  if (begun.memory) {
+    const MemoryGeneration& memory = *begun.memory;
+    begun.progress = memory.found.progress;
+    begun.origin = {{"from", std::string(memory.buddy_ranks > 0 ? "buddy" : "memory")},
+                    {"from_attempt", memory.attempt},
+                    {"own_ranks", int64_t{memory.own_ranks}},
+                    {"buddy_ranks", int64_t{memory.buddy_ranks}}};
+  } else {
+    const auto loaded = checkpoints.load(search);
+    if (!loaded) return loaded.error();
+    if (planned.config.checkpoint.memory_every > 0)
+      begun.origin = {{"from", std::string(loaded.value() ? "storage" : "nothing")}, {"memory_why", why}};
+    if (!loaded.value()) {
+      trainer.make_start_values();
+      startup.phase_done("start values");
+      return begun;
+    }
+    begun.progress = *loaded.value();
+  }
+  if (auto done = trainer.state_loaded(begun.progress.fp8_history, begun.progress.router_bias); !done)
     return done.error();
-  startup.phase_done("checkpoint");
-  return *loaded.value();
+  startup.phase_done(begun.memory ? "checkpoint in memory" : "checkpoint");
+  return begun;
 }
 
 // The changes of the config since the previous start, as fields before.NAME and after.NAME of the event log. Empty at
@@ -290,9 +364,16 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   if (mesh.world_rank == 0)
     for (const std::string& warning : planned.plan.warnings) log_warn("{}", warning);
   startup.phase_done("data and device");
-  CheckpointSearch search(
-      config.checkpoint.dir, attempt, job,
-      [&](const std::string& folder, const Manifest& manifest) { return may_load(planned, inputs, folder, manifest); });
+  if (job.node_rank() == 0) {
+    constexpr double kOrphanSeconds = 600;  // a supervised run starts its ranks again within that time
+    remove_orphaned_segments(segment_folder(), absolute_folder(config.run.dir), kOrphanSeconds);
+    if (config.checkpoint.memory_every == 0)
+      remove_segments(segment_folder(), absolute_folder(config.run.dir), job.host());
+  }
+  const CheckpointSearch::MayLoad may = [&](const std::string& folder, const Manifest& manifest) {
+    return may_load(planned, inputs, folder, manifest);
+  };
+  CheckpointSearch search(config.checkpoint.dir, attempt, job, may);
   {
     const PhaseScope phase(RunPhase::kLoad);
     if (auto found = search.next(); !found) return found;
@@ -318,49 +399,62 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   for (const std::string& warning : {no_checkpoints_warning(config.checkpoint), epochs_warning(config, inputs.order)})
     if (!warning.empty()) log_warn_alike("{}", warning);
 
-  Checkpointer checkpoints({.config = config,
-                            .requested = planned.requested,
-                            .mesh = mesh,
-                            .job = job,
-                            .device = *device.value(),
-                            .compute = trainer.runtime().compute(),
-                            .store = trainer.store().memory.tensors(),
-                            .attempt = attempt,
-                            .texts = {{kDataOrder, to_text(inputs.order)}}});
+  const CheckpointContext checkpoint_context{.config = config,
+                                             .requested = planned.requested,
+                                             .mesh = mesh,
+                                             .job = job,
+                                             .device = *device.value(),
+                                             .compute = trainer.runtime().compute(),
+                                             .store = trainer.store().memory.tensors(),
+                                             .attempt = attempt,
+                                             .texts = {{kDataOrder, to_text(inputs.order)}}};
+  Checkpointer checkpoints(checkpoint_context);
   startup.phase_done("checkpoint memory");
   checkpoints.set_may_publish([&] {
     flush_required_files();  // metrics.jsonl always contains every step that a checkpoint contains
     return lock.value() ? lock.value()->check() : Result<void>{};
   });
-  const auto begun = begin_state(search, checkpoints, trainer, startup);
-  if (!begun) return begun.error();
+  const auto state = begin_state(planned, search, may, checkpoints, trainer, job, startup);
+  if (!state) return state.error();
+  const RunProgress& begun = state.value().progress;
   auto changes = mesh.world_rank == 0 ? changes_since_last_start(config) : std::map<std::string, EventField>();
-  const int64_t last = last_step(config, begun.value().steps, begun.value().samples);
+  const int64_t last = last_step(config, begun.steps, begun.samples);
   const BatchSizes sizes = batch_sizes(config);
   int64_t tokens = 0;
   if (!sizes.is_constant())
-    tokens =
-        config.model.seq_len * sizes.after(begun.value().samples, std::max<int64_t>(0, last - begun.value().steps));
-  const bool is_complete = begun.value().steps >= last;
+    tokens = config.model.seq_len * sizes.after(begun.samples, std::max<int64_t>(0, last - begun.steps));
+  const bool is_complete = begun.steps >= last;
   Result<void> files = is_complete ? Result<void>{} : unless_stopped(start.signals);
-  if (files && !is_complete && mesh.world_rank == 0) files = checkpoints.check_manifest(begun.value());
-  if (files && mesh.world_rank == 0) files = begin_files(planned, start, begun.value().steps, last);
+  if (files && !is_complete && mesh.world_rank == 0) files = checkpoints.check_manifest(begun);
+  if (files && mesh.world_rank == 0) files = begin_files(planned, start, begun.steps, last);
   if (auto agreed = agree(job, files); !agreed) return agreed;
-  if (mesh.world_rank == 0)
-    log_start(events, planned, start, begun.value().steps, last, tokens, startup, std::move(changes));
+  changes.insert(state.value().origin.begin(), state.value().origin.end());
+  if (mesh.world_rank == 0) log_start(events, planned, start, begun.steps, last, tokens, startup, std::move(changes));
   if (is_complete) {
-    log_info("step {} of {}: the run is complete", begun.value().steps, last);
+    log_info("step {} of {}: the run is complete", begun.steps, last);
     return {};
   }
-  return TrainingLoop({.inputs = inputs,
-                       .trainer = trainer,
-                       .checkpoints = checkpoints,
-                       .begun = begun.value(),
-                       .startup = startup,
-                       .events = events,
-                       .signals = start.signals,
-                       .stop_deadline = start.stop_deadline})
-      .run();
+  std::unique_ptr<MemoryCheckpoints> memory;
+  if (config.checkpoint.memory_every > 0) {
+    auto made = MemoryCheckpoints::create({.checkpoint = checkpoint_context,
+                                           .checkpoints = checkpoints,
+                                           .run_dir = absolute_folder(config.run.dir),
+                                           .loaded = state.value().memory ? &*state.value().memory : nullptr});
+    if (!made) return made.error();
+    memory = std::move(made).value();
+  }
+  const Result<void> trained = TrainingLoop({.inputs = inputs,
+                                             .trainer = trainer,
+                                             .checkpoints = checkpoints,
+                                             .memory = memory.get(),
+                                             .begun = begun,
+                                             .startup = startup,
+                                             .events = events,
+                                             .signals = start.signals,
+                                             .stop_deadline = start.stop_deadline})
+                                   .run();
+  if (memory && trained) memory->remove();
+  return trained;
 }
 
 }  // namespace
