@@ -21,6 +21,8 @@
 #include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/host.h"
+#include "io/checkpoint/memory_segment.h"
+#include "io/flight_recorder/flight_recorder.h"
 #include "io/net/socket.h"
 #include "lib/supervise/agent_messages.h"
 #include "lib/supervise/node_doctor.h"
@@ -111,7 +113,7 @@ class Agent {
       std::vector<AgentOrder> before;
       if (connection && !connection->take(0, before)) connection.reset();
       for (const AgentOrder& order : before) {
-        if (order.kind == OrderKind::kLeave) return 0;
+        if (leaves(order)) return 0;
         carry_out(order);
       }
       if (connection && !connection->send(report())) connection.reset();
@@ -122,7 +124,7 @@ class Agent {
         if (!connection) ::poll(nullptr, 0, std::max(1, static_cast<int>(1000 * (1 - seconds_since(turn)))));
         bool again = false;
         for (const AgentOrder& order : orders) {
-          if (order.kind == OrderKind::kLeave) return 0;
+          if (leaves(order)) return 0;
           again |= carry_out(order);
         }
         if (again) break;  // the driver waits for the report
@@ -165,6 +167,11 @@ class Agent {
   }
 
   static double chance() { return static_cast<double>(random_nonce()[0] >> 11) * 0x1p-53; }  // in [0, 1)
+
+  bool leaves(const AgentOrder& order) const {
+    if (order.kind == OrderKind::kFinish) remove_segments(flight_record_folder(), run_.run_dir, run_.host);
+    return order.kind == OrderKind::kLeave || order.kind == OrderKind::kFinish;
+  }
 
   bool carry_out(const AgentOrder& order) {
     heard_ = Clock::now();

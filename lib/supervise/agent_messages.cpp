@@ -49,7 +49,7 @@ std::optional<AgentOrder> order_from(std::string_view bytes) {
     return std::nullopt;
   }
   constexpr double kMostTimeout = 1e6;
-  const bool known = order.kind <= OrderKind::kLeave;
+  const bool known = order.kind <= OrderKind::kFinish;
   const bool timeout_is_valid = order.timeout >= 0 && order.timeout <= kMostTimeout;  // false for NaN
   const bool named = order.attempt.empty() || valid_attempt(order.attempt);
   return known && timeout_is_valid && named ? std::optional(order) : std::nullopt;

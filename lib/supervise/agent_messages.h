@@ -134,14 +134,17 @@ enum class OrderKind : uint32_t {
   kWatch,   // `attempt` is the current one; processes of others are killed
   kEnd,     // there is no current attempt; processes of all are killed
   kDoctor,  // run `trireme doctor`
-  kLeave,   // the run is over
+  kLeave,   // the driver exits; the run may continue
+  kFinish,  // the run is over: the agent removes its checkpoints in memory, and exits
 };
 template <>
 struct EnumNames<OrderKind> {
-  static constexpr std::array table{
-      std::pair{OrderKind::kPulse, std::string_view("pulse")}, std::pair{OrderKind::kWatch, std::string_view("watch")},
-      std::pair{OrderKind::kEnd, std::string_view("end")}, std::pair{OrderKind::kDoctor, std::string_view("doctor")},
-      std::pair{OrderKind::kLeave, std::string_view("leave")}};
+  static constexpr std::array table{std::pair{OrderKind::kPulse, std::string_view("pulse")},
+                                    std::pair{OrderKind::kWatch, std::string_view("watch")},
+                                    std::pair{OrderKind::kEnd, std::string_view("end")},
+                                    std::pair{OrderKind::kDoctor, std::string_view("doctor")},
+                                    std::pair{OrderKind::kLeave, std::string_view("leave")},
+                                    std::pair{OrderKind::kFinish, std::string_view("finish")}};
 };
 
 struct AgentOrder {

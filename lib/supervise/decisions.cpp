@@ -225,7 +225,10 @@ int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
   int count = 0, num_slow = 0;
   // An attempt whose driver was killed could not report its newest checkpoint, but the next attempt began from it.
   const int64_t newest = attempts.back().checkpoint;
+  int64_t resumed = 0;  // by the attempts after `a`, from the checkpoints that these had made in memory
   for (auto a = attempts.rbegin(); a != attempts.rend(); ++a) {
+    if (resumed > std::max(a->resumed, a->from_step) && a->resumed > 0) break;
+    resumed = std::max(resumed, a->resumed);
     if (a->checkpoint > a->from_step || a->from_step < newest || a->job != attempts.back().job) break;
     const bool requested = a->cause.kind == CauseKind::kDrained || a->cause.kind == CauseKind::kFinished;
     const bool slow = is_slow_start(a->cause.kind) && a->cause.node.empty();

@@ -35,6 +35,8 @@ RunHistory history_from(std::span<const RunEvent> events, double now) {
                                   .began = event.time,
                                   .from_step = whole(event, "checkpoint"),
                                   .checkpoint = whole(event, "checkpoint")});
+    } else if (event.kind == RunEventKind::kStart && is_known) {
+      std::find_if(history.attempts.begin(), history.attempts.end(), same_attempt)->resumed = whole(event, "step");
     } else if (event.kind == RunEventKind::kAttemptEnd) {
       const auto at = std::find_if(history.attempts.rbegin(), history.attempts.rend(), same_attempt);
       if (at == history.attempts.rend()) continue;

@@ -82,6 +82,7 @@ struct PastAttempt {
   int64_t from_step = 0;        // step of the newest checkpoint when it began
   int64_t checkpoint = 0;       // ... and when it ended
   int64_t step = 0;             // the last step observed; cause.step is that of a failure
+  int64_t resumed = 0;          // the step from which its ranks began, which may be from memory; 0: unknown
   AttemptCause cause;
 };
 

@@ -121,7 +121,8 @@ void Supervisor::tick(Moment moment) {
 }
 
 void Supervisor::leave(int status, double now) {
-  pool_.order_all(OrderKind::kLeave);
+  // After status 75 the job may be requeued to the same nodes, whose memory then still holds its newest state.
+  pool_.order_all(status == static_cast<int>(ExitCode::kDrained) ? OrderKind::kLeave : OrderKind::kFinish);
   status_ = status;
   enter(Phase::kOver, now);
 }

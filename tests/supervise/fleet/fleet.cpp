@@ -69,7 +69,7 @@ Counts play_agents(int port, const JobToken& token, int number) {
       SimulatedAgent& agent = *place;
       agent.pump();
       for (const AgentOrder& order : agent.orders) {
-        leaves |= order.kind == OrderKind::kLeave;
+        leaves |= order.kind == OrderKind::kLeave || order.kind == OrderKind::kFinish;
         agent.report.order = std::max(agent.report.order, order.number);
         if (order.kind == OrderKind::kWatch) agent.report.attempt = order.attempt, ++counts.watched;
       }
