@@ -141,6 +141,18 @@ std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::strin
   return first == nullptr ? std::nullopt : std::optional(*first);
 }
 
+std::string describe_origin(const RunEvent& start) {
+  const std::string from = start.string("from"), why = start.string("memory_why");
+  const auto count = [&](const char* name) { return static_cast<int64_t>(start.number(name, 0)); };
+  const int64_t step = count("step");
+  if (from == "memory" || from == "buddy")
+    return fmt::format("from memory, step {}: {} of {} own, {} from buddies", step, count("own_ranks"),
+                       count("own_ranks") + count("buddy_ranks"), count("buddy_ranks"));
+  const std::string reason = why.empty() ? "" : fmt::format(" (memory: {})", why);
+  if (from == "storage") return fmt::format("from storage, step {}{}", step, reason);
+  return from == "nothing" ? "from start values" + reason : "";
+}
+
 std::string describe(const RunEvent& event) {
   if (event.kind == RunEventKind::kHang) return event.text;  // the text names its rank
   if (event.world_rank < 0) return event.text;

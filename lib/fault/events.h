@@ -32,9 +32,11 @@ enum class RunEventKind {
   // monotonic clock's seconds at `began`)
   kStart,  // of an attempt's steps; fields: ranks, step (done before it), steps (of the run), metrics_bytes (length of
            // metrics.jsonl: what follows is this attempt's), startup.PHASE (seconds of each phase since `began`),
-           // version (of the executable), before.SECTION.KEY and after.SECTION.KEY (against the start before)
-  kSpan,   // of time that was no step, and ends now; fields: what (a category of lib/observe/status/effective_time.h,
-           // such as "checkpoint" or "diagnosis"), seconds, step (done before it)
+           // version (of the executable); with checkpoint.memory_every: from ("memory", "buddy": in part from copies of
+           // other nodes, "storage", "nothing"), from_attempt (which wrote that), own_ranks and buddy_ranks (how many
+  // ranks' state came from where), memory_why (why memory was not used); before.SECTION.KEY and after.SECTION.KEY (against the start before)
+  kSpan,     // of time that was no step, and ends now; fields: what (a category of lib/observe/status/effective_time.h,
+             // such as "checkpoint" or "diagnosis"), seconds, step (done before it)
   kFailure,  // of `rank`; fields: code, consequence; gpu, if there is one; seen_by, if another rank reported the
              // failure; step, if loss or gradients were not finite (`rank` is -1 if no rank is known)
   kHang,     // the watchdog has dumped the job, and ends it unless progress resumes; `text`: the headline, `rank`: the
@@ -102,6 +104,8 @@ Result<std::vector<RunEvent>> read_events(const std::string& path);
 // a later hang, to its end, or to a failure that is not the watchdog's.
 std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::string_view attempt);
 
+// Of kStart: where its state came from: "from memory, step 103: 6 of 8 own, 2 from buddies"; "": not recorded.
+std::string describe_origin(const RunEvent& start);
 // Returns, for example, "rank 13 on node07 (GPU 0000:18:00.0): TEXT".
 std::string describe(const RunEvent& event);
 // Of kDecision: what was done, after what, and why: "another attempt on the same nodes after hang: WHY".

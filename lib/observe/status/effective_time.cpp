@@ -10,7 +10,8 @@
 namespace tri {
 namespace {
 
-constexpr std::array<std::string_view, 2> kLoadPhases = {"search for a checkpoint", "checkpoint"};
+constexpr std::array<std::string_view, 3> kLoadPhases = {"search for a checkpoint", "checkpoint",
+                                                         "checkpoint in memory"};
 
 // If several candidates cover a moment, the later one in this list wins.
 enum Layer { kBackground, kUnfinishedStep, kEnding, kSteps, kSpansOfAttempt, kSpansOfOthers };
@@ -157,7 +158,8 @@ AttemptTime figures_of(const RunAttempt& attempt) {
                       .first_step = attempt.first_step,
                       .last_step = attempt.first_step,
                       .failed = attempt.cause.has_value(),
-                      .outcome = outcome_of(attempt)};
+                      .outcome = outcome_of(attempt),
+                      .origin = attempt.origin};
   for (const StepLine& step : attempt.steps) {
     figures.last_step = std::max(figures.last_step, step.step);
     ++(step.step <= attempt.kept ? figures.kept_steps : figures.lost_steps);

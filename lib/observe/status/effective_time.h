@@ -100,6 +100,7 @@ struct AttemptTime {
   std::optional<int> code;  // exit status, if it ended without an error or a failure gave one
   bool failed = false;      // it has a first cause
   std::string outcome;      // as text; "" if none is known
+  std::string origin;       // of its state (describe_origin); "" if not recorded
 };
 
 struct EffectiveTime {

@@ -58,6 +58,7 @@ std::string table_of_attempts(const EffectiveTime& time) {
     text += fmt::format("  {:<20}{:>10}{:>18}{:>8}  {:>8.1f} %  {}\n", local_date(attempt.begin),
                         format_duration(attempt.end - attempt.begin), steps, attempt.lost_steps,
                         percent(attempt.productive_seconds, attempt.end - attempt.begin), outcome);
+    if (!attempt.origin.empty()) text += fmt::format("  {:<20}{}\n", "", attempt.origin);
   }
   return text;
 }
@@ -115,7 +116,8 @@ std::string effective_time_json(const EffectiveTime& time) {
                         {"productive_s", rounded(attempt.productive_seconds)},
                         {"code", attempt.code ? Json(*attempt.code) : Json()},
                         {"failed", attempt.failed},
-                        {"outcome", attempt.outcome.empty() ? Json() : Json(attempt.outcome)}});
+                        {"outcome", attempt.outcome.empty() ? Json() : Json(attempt.outcome)},
+                        {"origin", attempt.origin.empty() ? Json() : Json(attempt.origin)}});
   const Json object = {{"begin", rounded(time.begin)},
                        {"end", rounded(time.end)},
                        {"wall_s", rounded(time.wall())},

@@ -50,6 +50,7 @@ void take_start(const RunEvent& event, RunAttempt& attempt) {
   if (attempt.began == 0) attempt.began = event.time;  // its kBegin event is lost
   attempt.started = std::max(event.time, attempt.began);
   attempt.first_step = static_cast<int64_t>(event.number("step", 0));
+  attempt.origin = describe_origin(event);
   for (const auto& [name, value] : event.fields)
     if (name.starts_with(kStartupField))
       attempt.startup.emplace_back(name.substr(kStartupField.size()), std::max(0.0, event.number(name, 0)));

@@ -25,6 +25,7 @@ struct RunAttempt {
   double began = 0;                                     // of its processes
   std::string boot;                                     // ... the boot of their machine; "": unknown
   double uptime = 0;                                    // ... and its monotonic clock at that time
+  std::string origin;                                   // describe_origin
   std::optional<double> started;                        // start of its steps
   double end = 0;                                       // its last activity
   std::vector<std::pair<std::string, double>> startup;  // phases and their seconds

@@ -175,6 +175,7 @@ void take_events(std::vector<RunEvent> events, RunStatus& status) {
     status.step = static_cast<int64_t>(event.number("step", 0));
     status.steps = static_cast<int64_t>(event.number("steps", 0));
     status.tokens = static_cast<int64_t>(event.number("tokens", 0));
+    status.origin = describe_origin(event);
   }
   for (const RankRecord& rank : status.ranks) {
     const auto known = [&](const RunEvent& event) {

@@ -84,6 +84,7 @@ struct RunStatus {
   std::optional<HangVerdict> hang;   // if it makes no progress and all its ranks are on this machine
   std::optional<RunEvent> cause;     // what ended the newest attempt
   std::optional<RunEvent> end;       // its end without an error
+  std::string origin;                // of the attempt's state (describe_origin); "" if not recorded
   std::string restart;               // of kRestarts: what ended the last attempt, and what the supervisor does
   std::string newest_dump;           // a folder; "": none
   std::string last_log_line;
@@ -105,7 +106,7 @@ std::string status_text(const RunStatus& status);
 
 // Returns one JSON object; null stands for unknown values:
 //   run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, last_log_line, newest_dump
-//   state ("runs", "stands still", "ended", "failed", "gone", "unknown", "restarting"), restart
+//   state ("runs", "stands still", "ended", "failed", "gone", "unknown", "restarting"), restart, origin
 //   rate {step, step_ms, tokens_per_s, loss, imbalance, age_s}
 //   validation {step, loss, by_name {name: loss}}
 //   experts {step, max_load, dead, entropy}: the worst of all layers

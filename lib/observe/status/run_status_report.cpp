@@ -104,6 +104,7 @@ std::string who_and_where(const RunStatus& s) {
   const bool all = static_cast<int>(s.ranks.size()) == s.world_size;
   if (!s.ranks.empty())
     text += fmt::format(", {} on this machine, {}", all ? "all" : std::to_string(s.ranks.size()), s.host);
+  if (!s.origin.empty()) text += "; begun " + s.origin;
   return text + "\n";
 }
 
@@ -320,6 +321,7 @@ std::string status_json(const RunStatus& status) {
                        {"job", known(status.job)},
                        {"state", enum_name(status.state)},
                        {"restart", known(status.restart)},
+                       {"origin", known(status.origin)},
                        {"world_size", status.world_size > 0 ? Json(status.world_size) : Json()},
                        {"step", status.step},
                        {"steps", status.steps > 0 ? Json(status.steps) : Json()},
