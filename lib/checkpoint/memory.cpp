@@ -211,13 +211,19 @@ bool MemoryCheckpoints::finish_thread() {
   return done.ok();
 }
 
-double MemoryCheckpoints::begin(const RunProgress& completed) {
-  const auto start_time = Clock::now();
+double MemoryCheckpoints::settle() {
+  if (!in_progress_) return 0;
+  const auto begun = Clock::now();
   const bool mine = finish_thread();
   // An incomplete generation is overwritten, never the last complete one.
-  if (const bool all = job_.all_of(mine); in_progress_ && all) complete_ = slot_;
+  if (job_.all_of(mine)) complete_ = slot_;
+  in_progress_ = false;
+  return seconds_between(begun, Clock::now());
+}
+
+void MemoryCheckpoints::begin(const RunProgress& completed) {
+  settle();
   slot_ = 1 - complete_;
-  const double waited = seconds_between(start_time, Clock::now());
   own_[static_cast<size_t>(slot_)]->segment->begin();
   compute_.record(*state_ready_);
   stream_->wait(*state_ready_);
@@ -226,7 +232,6 @@ double MemoryCheckpoints::begin(const RunProgress& completed) {
   stream_->record(*copied_);
   copying_ = true;
   start(true, completed);
-  return waited;
 }
 
 void MemoryCheckpoints::before_update() {

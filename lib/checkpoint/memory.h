@@ -48,9 +48,11 @@ class MemoryCheckpoints {
   // Waits for the thread. Keeps the segments.
   ~MemoryCheckpoints();
 
-  // Begins a generation of the state after `completed`. Waits first until the previous one is complete on all ranks.
-  // Returns how long it waited, in seconds. Call from the rank's main thread. Collective.
-  double begin(const RunProgress& completed);
+  // Waits until the generation in progress, if any, has ended on all ranks. Returns how long, in seconds. Call from the
+  // rank's main thread. Collective.
+  double settle();
+  // Begins a generation of the state after `completed`, after settle(). Call from the rank's main thread. Collective.
+  void begin(const RunProgress& completed);
   // Call before the compute stream changes the state: makes it wait for the copies.
   void before_update();
   // Removes this rank's segments: they are of no use once the run has ended. Waits for the thread.

@@ -156,12 +156,17 @@ void TrainingLoop::note_state() {
   progress_.recent_steps = spikes_.values();
 }
 
-void TrainingLoop::save_in_memory() {
+void TrainingLoop::settle_memory() {
   constexpr double kLeastWait = 0.01;  // seconds; shorter waits would fill the event log
   const PhaseScope phase(RunPhase::kCheckpoint);
   const auto begun = Clock::now();
+  if (context_.memory->settle() > kLeastWait) account(WallTime::kCheckpoint, begun);
+}
+
+void TrainingLoop::save_in_memory() {
+  const PhaseScope phase(RunPhase::kCheckpoint);
   note_state();
-  if (context_.memory->begin(progress_) > kLeastWait) account(WallTime::kCheckpoint, begun);
+  context_.memory->begin(progress_);
   step_end_.reset();
 }
 
@@ -193,6 +198,8 @@ Result<void> TrainingLoop::train_step() {
   step_seconds_ = seconds_between(start, end);
   if (FlightRecorder* const recorder = flight_recorder()) recorder->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
   progress_.steps += 1;
+  // The last generation is complete before this step counts: with a generation every step, a fault costs one step.
+  if (is_memory_due()) settle_memory();
   timeline_.end_step(progress_.steps);
   timeline_.schedule(progress_.steps + 1, result.sums.steps_to_record());
   progress_.samples += step_samples_;

@@ -93,6 +93,7 @@ class TrainingLoop {
   bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }
   bool is_memory_due() const;
   void note_state();
+  void settle_memory();
   void save_in_memory();
   void report_checkpoints();
   void account(WallTime what, Clock::time_point since) const;

@@ -1,6 +1,8 @@
 // A supervised run with a fault at a random moment: it recovers automatically, excludes only the faulty node, has the
 // losses of an undisturbed run bit for bit, and repeats no step that a checkpoint contained.
 //   mp_heal MPIRUN TRIREME NVML [CASES] [SEED]   CASES 0: a few chosen ones; else that many, each fault in turn
+//   mp_heal MPIRUN TRIREME NVML memory [CASES] [SEED] | memory FAULT MOMENT   with a checkpoint in memory every step: at
+//     most one step is repeated, unless the fault destroys the memory
 //   mp_heal MPIRUN TRIREME NVML FAULT MOMENT     one case; MOMENT from 0, the start, to 1, the end
 // TRIREME is built with tests/nodes/host.cpp, tests/hangs/hangs.cpp and tests/storage/points.cpp, NVML is
 // tests/nvml/fake.cpp. Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.
@@ -14,6 +16,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
@@ -35,6 +38,7 @@ constexpr double kDeadline = 12;         // of a step, in seconds
 constexpr double kLeave = 5;             // seconds until all processes have ended, after the driver
 constexpr double kStart = 1;             // seconds that a rank needs to start
 constexpr double kAddsUpWithin = 0.001;  // share of the wall time
+constexpr int kMemorySaves = 60;         // steps between checkpoints on storage, with those in memory
 constexpr const char* kNodes[] = {"node0", "node1", "node2"};
 
 // Happens to the rank, to its node or to the driver.
@@ -59,11 +63,23 @@ constexpr Fault kFaults[] = {
     {"XID 13, rank killed", Guilt::kNobody, true, ""},
     {"recovery action, rank killed", Guilt::kNode, true, ""},
 };
+constexpr Fault kMemoryFaults[] = {
+    {"rank killed", Guilt::kNobody, true, ""},
+    {"rank stopped", Guilt::kNobody, true, ""},
+    {"node without power", Guilt::kNode, true, ""},
+    {"driver killed", Guilt::kNobody, true, ""},
+    {"rank killed, bit flipped", Guilt::kNobody, true, ""},  // in its own segments: the buddy's copy serves
+    {"rank killed, memory lost", Guilt::kNobody, true, ""},  // of a node and its buddy: storage serves
+};
+bool with_memory = false;
+std::span<const Fault> faults() {
+  return with_memory ? std::span<const Fault>(kMemoryFaults) : std::span<const Fault>(kFaults);
+}
 
 struct Case {
   int fault = 0, rank = 0;
   double moment = 0;  // as a share of the undisturbed run's time
-  const Fault& what() const { return kFaults[fault]; }
+  const Fault& what() const { return faults()[static_cast<size_t>(fault)]; }
   bool is(std::string_view name) const { return name == what().name; }
   std::string node() const { return kNodes[rank / 2]; }
 };
@@ -74,6 +90,8 @@ struct Outcome {
   std::set<std::string> excluded;
   int attempts = 0;
   std::string losses;                         // of all steps
+  int64_t repeated = 0;                       // most steps that a restart repeated
+  int segments_left = 0;                      // in memory
   int processes_left = 0;                     // after the driver's end
   std::string lost;                           // steps that were repeated although a checkpoint contained them; "": none
   double adds_up_within = 1;                  // share of the wall time
@@ -106,6 +124,37 @@ std::string losses_of(const std::string& run) {
   std::string text;
   for (const auto& [step, line] : steps) text += line;
   return text;
+}
+
+// Returns the most steps that were done before a restart and again after it.
+int64_t repeated_steps(const std::string& run) {
+  int64_t newest = 0, most = 0;
+  for (const Json& line : json_lines(run + "/metrics.jsonl")) {
+    if (line.contains("restart")) {
+      const int64_t from = line.value("step", int64_t{0});
+      most = std::max(most, newest - from);
+      newest = from;
+    } else if (line.contains("step_ms")) {
+      newest = line.at("step");
+    }
+  }
+  return most;
+}
+
+// Returns the segments in memory whose names contain all of `parts`.
+Strings segments(const std::string& folder, const Strings& parts = {}) {
+  Strings found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const auto has = [&](const std::string& part) { return name.find(part) != std::string::npos; };
+    if (name.starts_with("trireme.memory.") && std::all_of(parts.begin(), parts.end(), has))
+      found.push_back(entry.path().string());
+  }
+  return found;
+}
+
+void remove_all(const Strings& paths) {
+  for (const std::string& path : paths) ::unlink(path.c_str());
 }
 
 // Returns the processes of a case: their environments contain all entries, their command lines all words.
@@ -180,10 +229,11 @@ model: {{layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 64}}
 data: {{sources: [{}/text], global_batch: 8, tokenizer: bytes}}
 parallel: {{pp: 2, dp: 2}}
 lr: {{peak: 1e-2, decay_steps: 1000}}
-checkpoint: {{every: {}}}
+checkpoint: {{every: {}, memory_every: {}}}
 fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_seconds: {}, evaluation_seconds: {}}}
 )",
-                                                         kSteps, folder_, kEvery, kDeadline, kDeadline, kDeadline);
+                                                         kSteps, folder_, with_memory ? kMemorySaves : kEvery,
+                                                         with_memory ? 1 : 0, kDeadline, kDeadline, kDeadline);
     std::ofstream text(folder_ + "/text.txt");
     for (int i = 0; i < 2000; ++i) text << i << " green bottles hanging on the wall\n";
     text.close();
@@ -248,6 +298,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
       pause();
     outcome.processes_left = static_cast<int>(left.size());
     for (const pid_t process : left) ::kill(process, SIGKILL);
+    outcome.segments_left = static_cast<int>(segments(folder).size());
     outcome.struck = struck > 0;
     judge(folder + "/run", struck, outcome);
     if (c == nullptr || !c->what().another_attempt) outcome.detection.reset();  // there was nothing to detect
@@ -292,6 +343,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
       if (rank().empty() || agent().empty()) return false;
       std::ofstream(folder + "/nodes/" + c.node()) << "without power\n";
       for (auto left = processes({mark, node}, {}); send(left, SIGKILL); left = processes({mark, node}, {})) pause();
+      remove_all(segments(folder, {"." + c.node() + "."}));
       return true;
     }
     if (rank().empty()) return false;
@@ -299,7 +351,19 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     if (c.is("XID 79, rank killed")) std::ofstream(gpus) << "xid=1:79";
     if (c.is("XID 13, rank killed")) std::ofstream(gpus) << "xid=1:13";
     if (c.is("recovery action, rank killed")) std::ofstream(gpus) << "recovery=1:1";
-    return send(rank(), SIGKILL);
+    if (!with_memory || c.is("rank killed")) return send(rank(), SIGKILL);
+    // All ranks at once: none goes on to replace what was damaged.
+    if (segments(folder).empty() || !send(processes({mark}, {"train"}), SIGKILL)) return false;
+    if (c.is("rank killed, memory lost")) remove_all(segments(folder));
+    for (const std::string& path : segments(folder, {fmt::format(".{:05d}.own.", c.rank)})) {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary | std::ios::ate);
+      const auto at = static_cast<std::streamoff>(file.tellg()) - 4096 - 4000;  // in the payload, at its end
+      file.seekg(at);
+      const int byte = file.get();
+      file.seekp(at);
+      file.put(static_cast<char>(byte ^ 16));
+    }
+    return true;
   }
 
   // Judges the files that the run has written.
@@ -327,6 +391,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
       }
     }
     outcome.losses = losses_of(run);
+    outcome.repeated = repeated_steps(run);
     const std::string report = run + "/time.json";
     if (run_program({program_, "report", run, "--time", "--json"}, {}, report, 60s) != 0) return;
     const Json time = Json::parse(read_all(report), nullptr, false);
@@ -353,6 +418,9 @@ std::string wrong_with(const Case& c, const Outcome& outcome, const std::string&
   if (outcome.excluded != faulty) wrong += fmt::format("excluded: {}; ", fmt::join(outcome.excluded, ","));
   if (outcome.processes_left > 0) wrong += fmt::format("{} processes are left; ", outcome.processes_left);
   if (outcome.losses != losses) wrong += "other losses; ";
+  if (with_memory && outcome.repeated > 1 && !c.is("rank killed, memory lost"))
+    wrong += fmt::format("{} steps were repeated; ", outcome.repeated);
+  if (outcome.segments_left > 0) wrong += fmt::format("{} segments are left; ", outcome.segments_left);
   if (!fault.another_attempt && outcome.attempts != 1) wrong += fmt::format("{} attempts; ", outcome.attempts);
   if (outcome.adds_up_within > kAddsUpWithin)
     wrong += fmt::format("time adds up within {:.2f} %; ", 100 * outcome.adds_up_within);
@@ -414,8 +482,8 @@ class Tally {
 };
 
 int fault_of(const std::string& name) {
-  for (int fault = 0; fault < static_cast<int>(std::size(kFaults)); ++fault)
-    if (name == kFaults[fault].name) return fault;
+  for (size_t fault = 0; fault < faults().size(); ++fault)
+    if (name == faults()[fault].name) return static_cast<int>(fault);
   throw Failure(fmt::format("no fault {}", name));
 }
 
@@ -424,7 +492,7 @@ std::vector<Case> randomized_cases(int count, uint64_t seed) {
   uint64_t num_draws = 0;
   std::vector<Case> cases;
   for (int i = 0; i < count; ++i) {
-    Case c{.fault = i % static_cast<int>(std::size(kFaults))};
+    Case c{.fault = i % static_cast<int>(faults().size())};
     c.rank = static_cast<int>(random_u64(key, num_draws++) % kRanks);
     c.moment = 0.9 * static_cast<double>(random_u64(key, num_draws++) % 10000) / 10000;
     cases.push_back(c);
@@ -455,7 +523,11 @@ bool all_of(Runs& runs, const std::vector<Case>& cases) {
   return tally.print();
 }
 
-bool main_of(const Strings& arguments) {
+bool main_of(Strings arguments) {
+  if (arguments.size() > 3 && arguments[3] == "memory") {
+    with_memory = true;
+    arguments.erase(arguments.begin() + 3);
+  }
   Runs runs(arguments[0], arguments[1], arguments[2]);
   if (arguments.size() == 5 && arguments[3].find_first_not_of("0123456789") != std::string::npos)
     return all_of(runs, {{fault_of(arguments[3]), 3, std::stod(arguments[4])}});
@@ -463,6 +535,11 @@ bool main_of(const Strings& arguments) {
   const uint64_t seed = arguments.size() > 4 ? std::stoull(arguments[4]) : 42;
   fmt::print("seed {}\n", seed);
   if (count > 0) return all_of(runs, randomized_cases(count, seed));
+  if (with_memory)
+    return all_of(runs, {{fault_of("rank killed"), 1, 0.4},
+                         {fault_of("node without power"), 2, 0.5},
+                         {fault_of("rank killed, bit flipped"), 3, 0.6},
+                         {fault_of("rank killed, memory lost"), 0, 0.7}});
   return all_of(runs, {{fault_of("rank killed"), 1, 0.4}, {fault_of("driver killed"), 2, 0.6}});
 }
 
@@ -471,7 +548,7 @@ bool main_of(const Strings& arguments) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    fmt::print(stderr, "mp_heal MPIRUN TRIREME NVML [CASES] [SEED] | FAULT MOMENT\n");
+    fmt::print(stderr, "mp_heal MPIRUN TRIREME NVML [memory] [CASES] [SEED] | [memory] FAULT MOMENT\n");
     return 2;
   }
   try {
