@@ -252,12 +252,14 @@ class OverlapMeasurement {
       Tensor tensor;                       // of a send
       std::shared_ptr<size_t> next = std::make_shared<size_t>(0);
     };
-    const int ring_here = mesh_.axis("pp").first() ? 1 : 0, ring_there = mesh_.axis("pp").last() ? 1 : 0;
+    // A folded pipeline has an open ring of stages, and this its first route.
+    const Axis pp = mesh_.axis("pp");
+    const int ring_here = pp.first() && !pp.folded ? 1 : 0, ring_there = pp.last() && !pp.folded ? 1 : 0;
     const std::vector<Tensor>* inputs =
         links.recv_forward.exists() ? &boundaries.inputs[static_cast<size_t>(ring_here)] : nullptr;
     const std::vector<Transfer> transfers = {{links.recv_forward, ring_here, inputs, {}},
                                              {links.send_forward, ring_there, nullptr, e.sends[0]},
-                                             {links.recv_backward, 0, &boundaries.doutputs, {}},
+                                             {links.recv_backward, 0, &boundaries.doutputs[0], {}},
                                              {links.send_backward, 0, nullptr, e.sends[1]}};
     Stream& compute = runtime_.compute();
     const auto start = [=, this, &compute] {

@@ -35,11 +35,11 @@ Result<LayoutChoice> agreed_choice(const Config& config, Job& job, int64_t most_
 
 Result<void> measure(const Config& resolved, Job& job, Device& device, JobFacts facts, const StepBench& bench,
                      SweepRow& row) {
-  const Mesh mesh = mesh_of(resolved, job.world_rank());
-  add_device_facts(resolved, mesh, job, device, facts);
+  add_device_facts(resolved, mesh_of(resolved, job.world_rank()), job, device, facts);
   const auto plan = plan_job(resolved, facts);
   if (!plan) return plan.error();
   const Config config = with_plan(resolved, plan.value());
+  const Mesh mesh = mesh_of(config, job.world_rank());  // as planned: a schedule may fold the pipeline
   Arena measuring(device);
   allocate_rank(config, mesh, measuring);
   row.memory_bytes = largest(job, measuring.used());

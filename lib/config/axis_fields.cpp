@@ -8,7 +8,9 @@ Mesh mesh_of(const Config& config, int world_rank) {
   std::vector<AxisSize> sizes;
   for (const AxisField& field : kAxisFields) sizes.push_back({field.axis, config.parallel.*field.size});
   sizes.push_back({"ep", config.parallel.ep});
-  return make_mesh(world_rank, sizes);
+  Mesh mesh = make_mesh(world_rank, sizes);
+  mesh.folded = folds(config.parallel.schedule);
+  return mesh;
 }
 
 int64_t ranks_along(AxisSet axes, const ParallelConfig& parallel) {

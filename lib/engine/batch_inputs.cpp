@@ -5,7 +5,7 @@
 namespace tri {
 
 BatchInputs::BatchInputs(const RankTensors& tensors, Axis pp, Stream& compute)
-    : tensors_(tensors), has_losses_(pp.last()), compute_(compute) {}
+    : tensors_(tensors), has_losses_(pp.ends_here()), compute_(compute) {}
 
 void BatchInputs::load(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                        std::span<const int32_t> document_starts) {

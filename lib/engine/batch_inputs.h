@@ -31,7 +31,7 @@ class BatchInputs {
 
  private:
   const RankTensors& tensors_;
-  const bool has_losses_;  // the last stage
+  const bool has_losses_;  // this rank holds the last virtual stage
   Stream& compute_;
 };
 

@@ -99,6 +99,7 @@ Engine::Engine(const RankContext& rank, EngineKind kind, const CacheSize& cache)
                  .chunks = config().parallel.chunks,
                  .tensors = tensors_.boundaries,
                  .links = runtime_.links(),
+                 .returning = runtime_.returning_links(),
                  .compute = runtime_.compute(),
                  .device = device(),
                  .overlap = config().parallel.overlap_pp ? Overlap::kOn : Overlap::kOff}),
@@ -123,7 +124,7 @@ void Engine::fill_tables() {
 }
 
 void Engine::fill_loss_weights() {
-  if (!mesh().axis("pp").last()) return;
+  if (!mesh().axis("pp").ends_here()) return;
   Stream& compute = runtime_.compute();
   // Ranks of the last stage that process the same samples have the same loss, so only the first one's counts.
   const bool counts = mesh().first_of_replicas() && targets_ > 0;

@@ -291,7 +291,7 @@ class Planner {
       plan_.schedule = schedule;
       add(fmt::format("schedule: {} (parallel.schedule: auto: {})", enum_name(schedule), why));
     };
-    if (p.pp == 1 || p.chunks > 1 || kind_ != EngineKind::kTraining)
+    if (p.pp == 1 || !takes_chunks(split, p.chunks) || kind_ != EngineKind::kTraining)
       return choose(whole, "the only one for this number of stages and chunks");
     const auto seconds_of = [&](Schedule schedule) {
       Config tried = config_;
@@ -332,7 +332,7 @@ class Planner {
     if (!available) return std::nullopt;
     Recompute level = Recompute::kNone;
     for (const auto& [stage, bytes] : *available)
-      level = std::max(level, least_recompute(tried, mesh_of(config_, 0).moved("pp", stage), bytes));
+      level = std::max(level, least_recompute(tried, mesh_of(tried, 0).moved("pp", stage), bytes));
     return level;
   }
 
@@ -410,18 +410,19 @@ Result<JobPlan> plan_job(const Config& config, const JobFacts& facts, EngineKind
 Config with_plan(Config config, const JobPlan& plan) {
   ParallelConfig& p = config.parallel;
   config.run.device = device_choice(plan.device.kind);
+  if (plan.schedule) p.schedule = *plan.schedule;
   p.tp_transfers = plan.tp;
   p.dp_transfers = plan.dp;
   p.ep_transfers = plan.ep;
   int edges = 0, copies = 0;
   for (size_t rank = 0; rank < plan.pp.size(); ++rank) {
     const Axis stages = mesh_of(config, static_cast<int>(rank)).axis("pp");
-    edges += has_edge(stages, ring_end(config), stages.rank);
+    if (!has_edge(stages, ring_end(config), stages.rank)) continue;  // as planned before the schedule was chosen
+    ++edges;
     copies += plan.pp[rank] == PpTransfers::kCopies;
   }
   p.pp_transfers = copies == 0 ? PpTransfers::kMessages : copies == edges ? PpTransfers::kCopies : PpTransfers::kAuto;
   p.recompute = plan.recompute;
-  if (plan.schedule) p.schedule = *plan.schedule;
   return config;
 }
 
@@ -447,10 +448,12 @@ Result<PlannedJob> plan_for_job(const Config& config, Job& job, EngineKind kind)
   add_device_facts(config, mesh, job, *device.value(), facts);
   auto plan = plan_job(config, facts, kind);
   if (!plan) return plan.error();
+  Config planned = with_plan(config, plan.value());
+  const Mesh planned_mesh = mesh_of(planned, job.world_rank());  // the schedule decides whether the pipeline is folded
   return PlannedJob{.written = {},
                     .requested = config,
-                    .config = with_plan(config, plan.value()),
-                    .mesh = mesh,
+                    .config = std::move(planned),
+                    .mesh = planned_mesh,
                     .plan = std::move(plan).value()};
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/core/dims.h"
 #include "kernels/workspace.h"
 #include "lib/config/batch_sizes.h"
+#include "lib/model/layer_division.h"
 
 namespace tri {
 
@@ -30,8 +31,8 @@ int microbatches(const Config& config, int samples) { return samples / (config.d
 int microbatches(const Config& config) { return microbatches(config, config.data.global_batch); }
 
 Plan train_plan(const Config& config, Axis pp, int num_microbatches) {
-  return with_transfers(make_plan(config.parallel.schedule, pp, num_microbatches, config.parallel.chunks), pp,
-                        config.parallel.chunks);
+  const ParallelConfig& p = config.parallel;
+  return with_transfers(make_plan(p.schedule, pp, num_microbatches, p.chunks, plan_costs(config)), pp, p.chunks);
 }
 
 Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches) {
@@ -72,7 +73,7 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const auto c = static_cast<size_t>(chunk);
       slots[c] = std::max(slots[c], max_in_flight(plan, chunk));
-      inputs[c] = std::max(inputs[c], max_inputs(plan, chunk));
+      inputs[c] = std::max(inputs[c], max_inputs(plan, mesh.axis("pp"), chunk));
       due[c] = std::max(due[c], max_weights_due(plan, chunk));
     }
   const StageDims dims = stage_dims(config, mesh, cache);
@@ -97,7 +98,7 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
     t.stage.experts.totals = t.step_statistics.flat(t.step_statistics.numel() - router_totals, router_totals)
                                  .view({expert_layers, config.model.experts + MoeStatistics::kLosses});
   t.boundaries = allocate_boundaries(mesh.axis("pp"), chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
-  if (mesh.axis("pp").last()) {
+  if (mesh.axis("pp").ends_here()) {
     t.loss_weight = arena.take("head", Dtype::kF32, {num_microbatches});
     const int64_t samples = cache.sequences == 0 ? 1 : round_up(cache.sequences, dims.tp);
     t.sample_logits = arena.take("head", dims.dtype, {samples * padded_vocab(config.model)});

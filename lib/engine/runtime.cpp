@@ -75,7 +75,7 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
   }
   if (pp.size > 1) {
     connect_stages();
-    if (config.model.tie_embeddings && (pp.first() || pp.last()))
+    if (config.model.tie_embeddings && pp.end() != 0 && (pp.first() || pp.last()))
       embedding_ = std::make_unique<GroupOnStream>(
           add_collectives("embedding", kEmbeddingTag,
                           {mesh.moved("pp", 0).world_rank, mesh.moved("pp", pp.size - 1).world_rank}),
@@ -176,11 +176,23 @@ void Runtime::connect_stages() {
     add(std::make_unique<MessageChannel>(group, receives ? 0 : 1));
   };
   const auto flag = [&](int link) { return boundaries.flags.empty() ? Tensor{} : boundaries.flags.flat(link, 1); };
+  const Axis pp = rank.mesh.axis("pp");
+  // Without boundaries (of a benchmark) there are only messages.
+  using Rings = std::vector<std::vector<Tensor>>;
+  const auto ring = [](const Rings& rings, size_t i) { return i < rings.size() ? Rings{rings[i]} : Rings{}; };
+  const auto inputs = [&](size_t route) { return pp.folded ? ring(boundaries.inputs, route) : boundaries.inputs; };
   for (const StageEdge& edge : own_edges(rank.mesh, ring_end(rank.config))) {
     connect_edge("forward", kForwardTag + 2 * edge.from, edge.source, edge.target, links_.recv_forward,
-                 links_.send_forward, {flag(0), boundaries.inputs}, {flag(1), {}});
+                 links_.send_forward, {flag(0), inputs(0)}, {flag(1), {}});
     connect_edge("backward", kBackwardTag + 2 * edge.from, edge.target, edge.source, links_.recv_backward,
-                 links_.send_backward, {flag(2), {boundaries.doutputs}}, {flag(3), {}});
+                 links_.send_backward, {flag(2), ring(boundaries.doutputs, 0)}, {flag(3), {}});
+    if (!pp.folded) continue;
+    // The second route leads back. The edges of the first have numbers below pp.size.
+    const int number = pp.size + edge.from;
+    connect_edge("forward 2", kForwardTag + 2 * number, edge.target, edge.source, returning_links_.recv_forward,
+                 returning_links_.send_forward, {flag(4), inputs(1)}, {flag(5), {}});
+    connect_edge("backward 2", kBackwardTag + 2 * number, edge.source, edge.target, returning_links_.recv_backward,
+                 returning_links_.send_backward, {flag(6), ring(boundaries.doutputs, 1)}, {flag(7), {}});
   }
 }
 
@@ -230,6 +242,8 @@ Stream& Runtime::add_stream(const std::string& name, StreamPriority priority) {
 }
 
 PipelineLinks Runtime::links() const { return links_; }
+
+PipelineLinks Runtime::returning_links() const { return returning_links_; }
 
 UpdateStreams Runtime::update_streams() {
   if (overlaps_updates_ && update_streams_.sums == nullptr)

@@ -71,6 +71,7 @@ class Runtime {
   // Returns the groups that sum gradients over an axis: tp, and pp on the two holders of a tied embedding.
   std::vector<AxisGroup> axis_groups();
   PipelineLinks links() const;
+  PipelineLinks returning_links() const;  // of the second chunks of a folded pipeline, else without channels
   // Returns the streams for sums of squares and updates alongside others; made by the first call, in training.
   UpdateStreams update_streams();
 
@@ -121,7 +122,7 @@ class Runtime {
   std::unique_ptr<GroupOnStream> world_, cp_, embedding_, matrices_, experts_;
   std::unique_ptr<PeerWindows> expert_windows_;
   std::vector<std::pair<AxisSet, std::unique_ptr<AxisTransfers>>> expert_transfers_;
-  PipelineLinks links_;
+  PipelineLinks links_, returning_links_;
   const bool overlaps_updates_;
   UpdateStreams update_streams_;
   std::unique_ptr<Stream> reader_;  // of progress; null: streams record all progress, or there is no flight recorder

@@ -24,6 +24,9 @@ bool wants_ep_copies(const Config& config) {
   return p.ep > 1 && p.ep_transfers != Transfers::kCollectives;
 }
 
-RingEnd ring_end(const Config& config) { return config.parallel.chunks > 1 ? RingEnd::kClosed : RingEnd::kOpen; }
+RingEnd ring_end(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return p.chunks > 1 && !folds(p.schedule) ? RingEnd::kClosed : RingEnd::kOpen;
+}
 
 }  // namespace tri

@@ -83,7 +83,7 @@ Evaluation Evaluator::evaluate(const EvaluationSize& size, const std::function<S
   const Mesh& mesh = engine_.mesh();
   Evaluation result{.samples = size.samples};
   // The dp ranks' targets form the batch; one rank of each group with the same targets counts them.
-  const bool counts = mesh.axis("pp").last() && mesh.first_of_replicas();
+  const bool counts = mesh.axis("pp").ends_here() && mesh.first_of_replicas();
   TargetCounts mine;
   double sum = 0;
   const BatchShape full{.global_batch = config.data.global_batch,
@@ -153,7 +153,7 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
   engine_.executor().run(single_plan_, stage);
   compute.synchronize();
   engine_.require_expert_memory();
-  if (!engine_.mesh().axis("pp").last()) return {};
+  if (!engine_.mesh().axis("pp").ends_here()) return {};
   std::vector<float> logits = engine_.read_floats(full_row);
   logits.resize(static_cast<size_t>(engine_.config().model.vocab));  // without the padding
   cap_logits(logits, engine_.config().model.logit_softcap);
@@ -182,7 +182,7 @@ std::vector<int32_t> Evaluator::generate(std::vector<int32_t> text, const Genera
   for (int i = 0; i < g.tokens; ++i) {
     const size_t begin = context_begin(prompt, text.size(), static_cast<size_t>(model.seq_len));
     const int holder = chunks.place_of(static_cast<int64_t>(text.size() - begin) - 1).rank;  // of the last token
-    const int root = mesh.grid.rank_at({{"pp", mesh.axis("pp").size - 1}, {"cp", holder}});
+    const int root = mesh.grid.rank_at({{"pp", mesh.axis("pp").end()}, {"cp", holder}});
     const std::vector<float> logits = next_token_logits(std::span(text).subspan(begin));
     int32_t token = 0;
     if (mesh.world_rank == root)

@@ -12,7 +12,7 @@ TextModel::TextModel(Engine& engine, const CacheSize& size)
     : engine_(engine),
       size_(size),
       tp_(engine.mesh().axis("tp").size),
-      root_(engine.mesh().grid.rank_at({{"pp", engine.mesh().axis("pp").size - 1}})),
+      root_(engine.mesh().grid.rank_at({{"pp", engine.mesh().axis("pp").end()}})),
       plan_(evaluation_plan(engine.config(), engine.mesh().axis("pp"), 1)),
       h_tokens_(engine.device(), static_cast<size_t>(size.rows)),
       h_targets_(engine.device(), static_cast<size_t>(size.rows)),

@@ -19,23 +19,22 @@ struct Work {
   double layer = 0, embedding = 0, head = 0;
 };
 
-Work work_of(const Config& config) {
-  const Layers layers = layers_of_model(config);
+Work work_of(const ModelConfig& model, const Layers& layers, Recompute recompute) {
   double all = layers.sum(layers.all(), [](const LayerSpec& layer) {
     return layer.flops_per_token(AttentionWork::kCausal) * (layer.fp8 ? kFp8Share : 1);
   });
-  if (config.parallel.recompute == Recompute::kFull) all *= 4.0 / 3;
+  if (recompute == Recompute::kFull) all *= 4.0 / 3;
   // The rows are read and written in bf16, their gradient is read, and added to f32.
   constexpr double kEmbeddingBytes = 3 * 2 + 2 * 4;
-  return {.layer = all / config.model.layers,
-          .embedding = kFlopsPerByte * kEmbeddingBytes * config.model.hidden,
-          .head = head_flops_per_token(config.model)};
+  return {.layer = all / model.layers,
+          .embedding = kFlopsPerByte * kEmbeddingBytes * model.hidden,
+          .head = head_flops_per_token(model)};
 }
 
 std::vector<int> balanced_counts(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const int stages = p.pp * p.chunks;
-  const Work work = work_of(config);
+  const Work work = work_of(config.model, layers_of_model(config), p.recompute);
   std::vector<int> counts(static_cast<size_t>(stages), 1);
   std::vector<double> stage_work(static_cast<size_t>(stages), work.layer), rank_work(static_cast<size_t>(p.pp), 0);
   stage_work.front() += work.embedding;
@@ -57,31 +56,44 @@ std::vector<int> balanced_counts(const Config& config) {
   return counts;
 }
 
-// The costs of the virtual stages in seconds.
-std::vector<StageCost> stage_costs(const Config& config) {
+StageWork stage_work(const Config& config) {
   const ParallelConfig& p = config.parallel;
-  const ClusterConfig& cluster = config.cluster;
-  const Layers layers = layers_of_model(config);
-  const double tokens = static_cast<double>(config.data.micro_batch) * config.model.seq_len / p.cp;
-  const double second = cluster.rank_tflops * 1e12 * p.tp / tokens;  // FLOPs per token in one second
-  const double rows = tokens * config.model.hidden * 2;              // bytes
+  return {.model = config.model,
+          .layers = layers_of_model(config),
+          .layer_counts = layer_counts(config),
+          .schedule = p.schedule,
+          .tp = p.tp,
+          .cp = p.cp,
+          .micro_batch = config.data.micro_batch,
+          .recompute = p.recompute,
+          .rank_tflops = config.cluster.rank_tflops,
+          .node_gb_per_s = config.cluster.node_gb_per_s,
+          .network_gb_per_s = config.cluster.network_gb_per_s};
+}
+
+}  // namespace
+
+std::vector<StageCost> stage_costs(const StageWork& w) {
+  const double tokens = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp;
+  const double second = w.rank_tflops * 1e12 * w.tp / tokens;  // FLOPs per token in one second
+  const double rows = tokens * w.model.hidden * 2;             // bytes
   // A layer's backward pass has two gathers and two reduces.
-  const double tp_transfers = 4 * rows * (p.tp - 1) / p.tp / (cluster.node_gb_per_s * 1e9);
+  const double tp_transfers = 4 * rows * (w.tp - 1) / w.tp / (w.node_gb_per_s * 1e9);
   std::vector<StageCost> costs;
   LayerRange range;
-  for (const int count : layer_counts(config)) {
+  for (const int count : w.layer_counts) {
     range = {.first = range.first + range.count, .count = count};
     double linear = 0, core = 0;
-    layers.for_kinds(range, [&](const LayerSpec& layer, int alike) {
+    w.layers.for_kinds(range, [&](const LayerSpec& layer, int alike) {
       const double attention = layer.attention.core_flops_per_token(AttentionWork::kCausal);
       linear += alike * (layer.flops_per_token(AttentionWork::kCausal) - attention) * (layer.fp8 ? kFp8Share : 1);
       core += alike * attention;
     });
     // The forward pass has a third of these FLOPs, the weights' gradients have a third of the linears'.
-    StageCost cost{.forward = (linear + core) / 3 / second, .transfer = rows / p.tp / (cluster.network_gb_per_s * 1e9)};
+    StageCost cost{.forward = (linear + core) / 3 / second, .transfer = rows / w.tp / (w.network_gb_per_s * 1e9)};
     const double weight = linear / 3 / second, transfers = count * tp_transfers;
-    cost.backward = (linear + 2 * core) / 3 / second + (p.recompute == Recompute::kFull ? cost.forward : 0);
-    if (splits_backward(p.schedule)) {
+    cost.backward = (linear + 2 * core) / 3 / second + (w.recompute == Recompute::kFull ? cost.forward : 0);
+    if (splits_backward(w.schedule)) {
       cost.weight = weight;
       cost.backward += transfers;
     } else {
@@ -89,26 +101,29 @@ std::vector<StageCost> stage_costs(const Config& config) {
     }
     costs.push_back(cost);
   }
-  const Work work = work_of(config);
+  const Work work = work_of(w.model, w.layers, w.recompute);
   costs.front().forward += work.embedding / 2 / second;
   costs.front().backward += work.embedding / 2 / second;
   costs.back().backward += work.head / second;
   return costs;
 }
 
-}  // namespace
+std::vector<StageCost> plan_costs(const Config& config) {
+  return folds(config.parallel.schedule) ? stage_costs(stage_work(config)) : std::vector<StageCost>{};
+}
 
 double step_seconds(const Config& config, int num_microbatches) {
   const ParallelConfig& p = config.parallel;
-  const std::vector<StageCost> costs = stage_costs(config);
+  const std::vector<StageCost> costs = stage_costs(stage_work(config));
   // A full pipeline takes the time of its slowest rank for each further microbatch.
   const int simulated = std::min(num_microbatches, 4 * p.pp);
   std::vector<double> work(static_cast<size_t>(p.pp), 0);
   for (size_t stage = 0; stage < costs.size(); ++stage)
     work[static_cast<size_t>(rank_of_stage(p.schedule, p.pp, static_cast<int>(stage)))] +=
         costs[stage].forward + costs[stage].backward + costs[stage].weight;
-  const PipelineRun run = simulate_pipeline(plans_of_all_stages(p.schedule, p.pp, simulated, p.chunks), p.chunks, costs,
-                                            p.overlap_pp ? Overlap::kOn : Overlap::kOff);
+  const PipelineRun run =
+      simulate_pipeline(plans_of_all_stages(p.schedule, p.pp, simulated, p.chunks, costs), p.chunks, costs,
+                        p.overlap_pp ? Overlap::kOn : Overlap::kOff, placement_of(p.schedule));
   return run.makespan + (num_microbatches - simulated) * *std::ranges::max_element(work);
 }
 

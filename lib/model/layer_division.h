@@ -5,6 +5,7 @@
 
 #include "lib/config/config.h"
 #include "lib/model/layer_spec.h"
+#include "lib/schedule/plan.h"
 
 namespace tri {
 
@@ -16,9 +17,27 @@ bool divides_evenly(const Config& config);
 // only on the model, precision, recompute and the pipeline, so all ranks compute the same.
 std::vector<int> layer_counts(const Config& config);
 
-// Returns the seconds of a step's pipeline of `num_microbatches` microbatches, by the simulator of plans: the work of
-// its stages comes from the model's FLOPs at cluster.rank_tflops, with the transfers over tp that a split backward pass
-// leaves exposed. For comparing the schedules of a job; the schedule must not be auto.
+// What the work of the virtual stages depends on.
+struct StageWork {
+  const ModelConfig& model;
+  Layers layers;
+  std::vector<int> layer_counts;  // by virtual stage
+  Schedule schedule = Schedule::k1F1B;
+  int tp = 1, cp = 1, micro_batch = 1;
+  Recompute recompute = Recompute::kNone;
+  double rank_tflops = 0, node_gb_per_s = 0, network_gb_per_s = 0;  // cluster
+};
+
+// Returns the costs of the virtual stages in seconds, by FLOPs, with the transfers over tp that a split backward pass
+// leaves exposed.
+std::vector<StageCost> stage_costs(const StageWork& work);
+
+// Returns the costs from which make_plan decides: those of stage_costs() if the schedule uses them, else none. The same
+// on every rank. `config` must be resolved.
+std::vector<StageCost> plan_costs(const Config& config);
+
+// Returns the seconds of a step's pipeline of `num_microbatches` microbatches, by the simulator of plans, with the
+// costs of stage_costs(). For comparing the schedules of a job; the schedule must not be auto.
 double step_seconds(const Config& config, int num_microbatches);
 
 // Returns the layers of a virtual stage.

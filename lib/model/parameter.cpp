@@ -44,7 +44,7 @@ class ListBuilder {
     }
   }
 
-  // `holds_embedding`: a tied head on the stage of the embedding uses the table itself.
+  // `holds_embedding`: a tied head on the rank of the embedding uses the table itself.
   void head(bool holds_embedding) {
     norm(stream_norm(m_, modules::kFinalNorm), kNoLayer);
     if (!m_.tie_embeddings) return token_table(weight_of(modules::kHead), kOwn, false);
@@ -52,7 +52,7 @@ class ListBuilder {
   }
 
  private:
-  // Gradients are summed over ranks that process different tokens. A tied table is used on two stages. A parameter that
+  // Gradients are summed over ranks that process different tokens. A tied table is used on two ranks. A parameter that
   // is not sharded over tp is used by each tp rank for other rows.
   static constexpr AxisSet kOwn = kTokenAxes, kTied = kTokenAxes | AxisSet{"pp"},
                            kUnsharded = kTokenAxes | AxisSet{"tp"};
@@ -162,11 +162,12 @@ const Parameter* find_weight(const std::vector<Parameter>& parameters, std::stri
 
 std::vector<ParamSpec> chunk_parameters(const Config& config, Axis pp, int chunk) {
   ListBuilder list(config);
-  const bool first = is_first_virtual_stage(pp, chunk);
-  if (first) list.embedding(config.model.tie_embeddings && pp.size > 1);
+  pp.folded = folds(config.parallel.schedule);
+  const bool one_rank_has_both_ends = pp.end() == 0;
+  if (is_first_virtual_stage(pp, chunk)) list.embedding(config.model.tie_embeddings && !one_rank_has_both_ends);
   const LayerRange layers = layers_of(config, pp, chunk);
   for (int layer = layers.first; layer < layers.first + layers.count; ++layer) list.layer(layer);
-  if (is_last_virtual_stage(pp, chunk, config.parallel.chunks)) list.head(first);
+  if (is_last_virtual_stage(pp, chunk, config.parallel.chunks)) list.head(one_rank_has_both_ends);
   return list.take();
 }
 

@@ -70,7 +70,9 @@ Stage::Stage(StageContext context)
     }
     if (chunk.last) {
       chunk.final_norm = NormLayer::bind(parameters[c], modules::kFinalNorm);
-      chunk.head = find_weight(parameters[c], config.model.tie_embeddings ? modules::kTokens : modules::kHead);
+      const bool shares_table = config.model.tie_embeddings && mesh.axis("pp").end() == 0;  // with chunk 0
+      chunk.head = find_weight(parameters[shares_table ? 0 : c],
+                               config.model.tie_embeddings ? modules::kTokens : modules::kHead);
     }
     chunks_.push_back(std::move(chunk));
   }
@@ -348,8 +350,9 @@ void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   }
   const auto target = ctx_.hooks.gradient_target(*chunk.head);
   gemm({.out = target.tensor, .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = target.beta},
-       ctx_.compute);                                                      // alongside the reduce
-  if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding adds to it later
+       ctx_.compute);  // alongside the reduce
+  // The embedding adds to the gradient of its own table later.
+  if (chunk.head != chunks_.front().tokens) ctx_.hooks.gradient_ready(*chunk.head);
   chunk.final_norm.backward(ctx_, ctx_.local_rows(w.dstream), {}, ctx_.finish_reduce(), inp, {h.mean, h.rstd});
 }
 

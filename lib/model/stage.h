@@ -85,7 +85,7 @@ class Stage final : public StageCompute {
     const Parameter* tokens = nullptr;     // first
     const Parameter* positions = nullptr;  // first, learned positions
     NormLayer final_norm;                  // last
-    const Parameter* head = nullptr;       // last; may be `tokens`
+    const Parameter* head = nullptr;       // last; may be the first one's `tokens`
     std::vector<int> free_slots;           // of tensors_.chunks[chunk]
     std::vector<int> slot_of;              // [microbatch]
     std::vector<int> free_due, due_of;     // the same of tensors_.due[chunk]

@@ -254,7 +254,7 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
     for (int slot = 0; slot < due[static_cast<size_t>(chunk)]; ++slot)
       of_chunk.push_back(allocator.due(layers_of(config, mesh.axis("pp"), chunk), stage.work));
   }
-  if (mesh.axis("pp").last()) stage.head = allocator.head(num_microbatches);
+  if (mesh.axis("pp").ends_here()) stage.head = allocator.head(num_microbatches);
   if (cache.sequences > 0) stage.cached = allocator.cached_rows(mesh);
   const StageDims d = stage_dims(config, mesh, cache);
   // Even if router_bias_rate is 0: a checkpoint may have biases, which the choice of experts then keeps.
@@ -269,7 +269,7 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
     stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.axis("tp").size, d.R * d.C, d.dtype, 2, arena);
   const auto tokens = {int64_t{num_microbatches}, int64_t{d.B}, d.R / d.B};
   if (mesh.axis("pp").first()) stage.inputs = arena.take("tokens", Dtype::kI32, tokens);
-  if (mesh.axis("pp").last()) stage.targets = arena.take("tokens", Dtype::kI32, tokens);
+  if (mesh.axis("pp").ends_here()) stage.targets = arena.take("tokens", Dtype::kI32, tokens);
   if (config.data.document_mask)
     stage.document_starts =
         arena.take("tokens", Dtype::kI32, {int64_t{num_microbatches}, int64_t{d.B}, d.chunks.seq_len});

@@ -13,7 +13,7 @@ namespace tri {
 namespace {
 
 // Zero-2 pool: a bucket being filled, its neighbour at a border, one being reduced, and the tied embedding's on a
-// single stage, which stays open from the head to the embedding.
+// rank with both ends of the pipeline, which stays open from the head to the embedding.
 constexpr int kGradientPool = 4;
 
 // A split backward pass adds to the buckets of the head and of the embedding earlier than to the other matrices in

@@ -29,7 +29,8 @@ std::string to_string(AxisSet axes) {
 }
 
 Axis Mesh::axis(AxisName name) const {
-  if (!name.is_expert()) return {grid.rank_on(name.text(), world_rank), grid.size(name.text())};
+  if (!name.is_expert())
+    return {grid.rank_on(name.text(), world_rank), grid.size(name.text()), folded && name == AxisName("pp")};
   const Axis stage = joint_axis(kStageAxes);
   if (name == AxisName("ep")) return {stage.rank % ep, ep};
   return {stage.rank / ep, stage.size / ep};
@@ -50,7 +51,7 @@ std::vector<int> Mesh::group(AxisSet axes) const {
   TRI_REQUIRE((axes - kRowAxes).empty(), "a group along {}", to_string(axes));
   std::vector<int> members;
   for (const int rank : grid.group(world_rank, names_of(kStageAxes))) {
-    const Mesh other{grid, rank, ep};
+    const Mesh other = seen_from(rank);
     const bool same_ep = other.axis("ep").rank == axis("ep").rank,
                same_edp = other.axis("edp").rank == axis("edp").rank;
     if ((same_ep || axes.contains("ep")) && (same_edp || axes.contains("edp"))) members.push_back(rank);
@@ -65,7 +66,7 @@ Axis Mesh::holders(AxisSet axes) const {
   return joint_axis(kRowAxes - axes);
 }
 
-Mesh Mesh::moved(AxisName axis, int rank) const { return {grid, grid.moved(world_rank, axis.text(), rank), ep}; }
+Mesh Mesh::moved(AxisName axis, int rank) const { return seen_from(grid.moved(world_rank, axis.text(), rank)); }
 
 AxisSet Mesh::divided(AxisSet axes) const {
   AxisSet divided;

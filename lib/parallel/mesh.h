@@ -14,14 +14,22 @@ namespace tri {
 struct Axis {
   int rank = 0;
   int size = 1;
+  // Only of pp: the virtual stages go up the ranks and back down, so rank 0 holds both ends of the pipeline (the V of
+  // lib/schedule/plan.h).
+  bool folded = false;
+
   bool first() const { return rank == 0; }
   bool last() const { return rank == size - 1; }
+  // Of pp: the rank that holds the last virtual stage, with the head and the loss, and whether it is this one.
+  int end() const { return folded ? 0 : size - 1; }
+  bool ends_here() const { return rank == end(); }
 };
 
 struct Mesh {
   RankGrid grid;  // without axes of one rank, except those that are always named
   int world_rank = 0;
-  int ep = 1;  // ranks of a group along "ep" (kExpertAxes)
+  int ep = 1;           // ranks of a group along "ep" (kExpertAxes)
+  bool folded = false;  // of the axis pp (Axis)
 
   int world_size() const { return grid.world_size(); }
   Axis axis(AxisName name) const;
@@ -34,6 +42,8 @@ struct Mesh {
   Axis holders(AxisSet axes) const;
   // Returns the mesh seen from the rank that differs from this one only on `axis`, where it has coordinate `rank`.
   Mesh moved(AxisName axis, int rank) const;
+  // Returns the mesh seen from another rank.
+  Mesh seen_from(int rank) const { return {grid, rank, ep, folded}; }
   // Returns those of `axes` that have more than one rank.
   AxisSet divided(AxisSet axes) const;
   // Whether this rank is the first one of its stage that processes its tokens.

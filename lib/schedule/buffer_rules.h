@@ -7,6 +7,8 @@
 //   filling   waits until the buffer's previous microbatch has been released
 //   reading   waits until the buffer is filled
 //   the last use comes after the reading
+// At the turn of a folded pipeline the first chunk's forward writes the second one's input, and the second chunk's
+// backward writes the gradient that the first one reads.
 #pragma once
 
 #include <vector>
@@ -17,10 +19,10 @@ namespace tri {
 
 // In the order in which an action that uses several of them waits for them and frees them.
 enum class BufferRing {
-  kDOutputs,  // gradients received, one ring for all chunks
+  kDOutputs,  // gradients received, one ring per route (plan.h)
   kInputs,    // activations received, or embedded on the first virtual stage; one ring per chunk
-  kOutputs,   // activations to send, one ring for all chunks
-  kDInputs,   // gradients to send, one ring for all chunks
+  kOutputs,   // activations to send, one ring per route
+  kDInputs,   // gradients to send, one ring per route
 };
 inline constexpr int kNumBufferRings = 4;
 
@@ -29,13 +31,23 @@ inline constexpr int kOutputBuffers = 2;    // of kOutputs, and of kDInputs
 // Returns the number of buffers of a ring; `max_inputs`: most inputs of the chunk that are alive at once (plan.h).
 int ring_size(BufferRing ring, int max_inputs);
 
-// Which actions of a microbatch and chunk use a buffer of `ring`. One action may have several of the three roles.
+// Which actions of a microbatch use a buffer of `ring`. One action may have several of the three roles.
 struct BufferRule {
   BufferRing ring;
+  int chunk;  // of the ring, and of the actions that read and release
   ActionKind fills, reads, releases;
+  int fills_chunk;  // another one at the turn
+
+  bool is_filled_by(const Action& action) const { return fills == action.kind && fills_chunk == action.chunk; }
+  bool is_read_by(const Action& action) const { return reads == action.kind && chunk == action.chunk; }
+  bool is_released_by(const Action& action) const { return releases == action.kind && chunk == action.chunk; }
 };
 
-// Returns the rules of a chunk on this pp rank, in the order of BufferRing. `last_use`: of its inputs (plan.h).
+// Returns the rules in which actions of a chunk on this pp rank have a role, in the order of BufferRing. `last_use`: of
+// the inputs (plan.h).
 std::vector<BufferRule> buffer_rules(Axis pp, int chunk, int chunks, ActionKind last_use);
+
+// Returns the number of buffers of this pp rank for outputs and gradients, of all chunks.
+int boundary_buffers(Axis pp, int chunks);
 
 }  // namespace tri

@@ -18,11 +18,18 @@ BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>&
   BoundaryTensors tensors;
   for (int chunk = 0; chunk < chunks; ++chunk)
     take(tensors.inputs.emplace_back(), max_inputs[static_cast<size_t>(chunk)], "stage inputs");
-  if (pp.size > 1) {
-    tensors.flags = arena.take("transfer buffers", Dtype::kI32, {4});
-    take(tensors.outputs, ring_size(BufferRing::kOutputs, 0), "transfer buffers");
-    take(tensors.dinputs, ring_size(BufferRing::kDInputs, 0), "transfer buffers");
-    take(tensors.doutputs, ring_size(BufferRing::kDOutputs, 0), "transfer buffers");
+  const int routes = num_routes(pp);
+  if (pp.size > 1) tensors.flags = arena.take("transfer buffers", Dtype::kI32, {int64_t{routes} * 4});
+  for (int route = 0; route < routes; ++route) {
+    const auto take_ring = [&](std::vector<std::vector<Tensor>>& rings, BufferRing ring) {
+      const auto is_its = [&](const BufferRule& rule) { return rule.ring == ring && rule.chunk == route; };
+      const bool used =
+          !pp.folded || std::ranges::any_of(buffer_rules(pp, route, chunks, ActionKind::kBackward), is_its);
+      take(rings.emplace_back(), (pp.folded || pp.size > 1) && used ? ring_size(ring, 0) : 0, "transfer buffers");
+    };
+    take_ring(tensors.outputs, BufferRing::kOutputs);
+    take_ring(tensors.dinputs, BufferRing::kDInputs);
+    take_ring(tensors.doutputs, BufferRing::kDOutputs);
   }
   return tensors;
 }
@@ -76,7 +83,7 @@ class Executor::Ring {
 Executor::Executor(const ExecutorContext& context)
     : pp_(context.pp),
       chunks_(context.chunks),
-      links_(context.links),
+      links_{context.links, context.returning},
       compute_(context.compute),
       overlap_(context.overlap),
       device_(context.device),
@@ -86,25 +93,26 @@ Executor::Executor(const ExecutorContext& context)
     return std::make_unique<Ring>(buffers, device_, waits_);
   };
   for (const auto& inputs : tensors.inputs) inputs_.push_back(ring(inputs));
-  outputs_ = ring(tensors.outputs);
-  doutputs_ = ring(tensors.doutputs);
-  dinputs_ = ring(tensors.dinputs);
+  for (const auto& outputs : tensors.outputs) outputs_.push_back(ring(outputs));
+  for (const auto& doutputs : tensors.doutputs) doutputs_.push_back(ring(doutputs));
+  for (const auto& dinputs : tensors.dinputs) dinputs_.push_back(ring(dinputs));
 }
 
 Executor::~Executor() = default;
 
 Executor::Ring& Executor::ring(BufferRing ring, int chunk) {
+  const auto route = static_cast<size_t>(route_of(pp_, chunk));
   switch (ring) {
     case BufferRing::kInputs:
       return *inputs_[static_cast<size_t>(chunk)];
     case BufferRing::kOutputs:
-      return *outputs_;
+      return *outputs_[route];
     case BufferRing::kDOutputs:
-      return *doutputs_;
+      return *doutputs_[route];
     case BufferRing::kDInputs:
       break;
   }
-  return *dinputs_;
+  return *dinputs_[route];
 }
 
 // One pass over a plan. Tracks the contents of the buffers.
@@ -117,19 +125,22 @@ class Executor::Run {
   }
 
   void issue(const Action& action) {
+    const PipelineLinks& links = x_.links_[static_cast<size_t>(route_of(x_.pp_, action.chunk))];
+    // A route's channel has the rings of its chunks.
+    const int ring = x_.pp_.folded ? 0 : action.chunk;
     switch (action.kind) {
       case ActionKind::kForward:
       case ActionKind::kBackward:
       case ActionKind::kWeight:
         return compute(action);
       case ActionKind::kRecvForward:
-        return recv(action, action.chunk, x_.links_.recv_forward);
+        return recv(action, ring, links.recv_forward);
       case ActionKind::kRecvBackward:
-        return recv(action, 0, x_.links_.recv_backward);
+        return recv(action, 0, links.recv_backward);
       case ActionKind::kSendForward:
-        return send(action, x_.pp_.last() ? action.chunk + 1 : action.chunk, x_.links_.send_forward);
+        return send(action, !x_.pp_.folded && x_.pp_.last() ? ring + 1 : ring, links.send_forward);
       case ActionKind::kSendBackward:
-        return send(action, 0, x_.links_.send_backward);
+        return send(action, 0, links.send_backward);
     }
   }
 
@@ -138,7 +149,8 @@ class Executor::Run {
     int chunk, microbatch;
     auto operator<=>(const Key&) const = default;
   };
-  // The buffers of an action, [BufferRing]; null for unused rings.
+  // The buffers of an action by their meaning for it, [BufferRing]; null for unused ones. At the turn, the output of a
+  // chunk is a buffer of the other chunk's inputs, and the gradient of its input one of the other's kDOutputs.
   struct Held {
     std::array<Buffer*, kNumBufferRings> buffers{};
 
@@ -158,19 +170,23 @@ class Executor::Run {
 
   const std::vector<BufferRule>& rules(const Action& action) const { return rules_[static_cast<size_t>(action.chunk)]; }
 
+  static BufferRing meaning(const BufferRule& rule, const Action& action) {
+    if (rule.chunk == action.chunk) return rule.ring;
+    return rule.ring == BufferRing::kInputs ? BufferRing::kOutputs : BufferRing::kDInputs;
+  }
+
   // Returns the buffers of an action. Later work on `user` waits until it may use them.
   Held take(const Action& action, Stream& user) {
-    const Key key{action.chunk, action.microbatch};
     Held held;
     for (const BufferRule& rule : rules(action)) {
-      const bool fills = rule.fills == action.kind, reads = rule.reads == action.kind;
-      if (!fills && !reads && rule.releases != action.kind) continue;
-      Buffer*& buffer = in_use_[static_cast<size_t>(rule.ring)][key];
-      if (fills) buffer = &x_.ring(rule.ring, action.chunk).take(user);
+      const bool fills = rule.is_filled_by(action), reads = rule.is_read_by(action);
+      if (!fills && !reads && !rule.is_released_by(action)) continue;
+      Buffer*& buffer = in_use_[static_cast<size_t>(rule.ring)][Key{rule.chunk, action.microbatch}];
+      if (fills) buffer = &x_.ring(rule.ring, rule.chunk).take(user);
       TRI_REQUIRE(buffer != nullptr, "{} before {}", to_string(action), enum_name(rule.fills));
       if (reads && !fills) wait(user, *buffer->filled);
       if (&user == &x_.compute_) (fills ? buffer->sent : buffer->received).awaited_by_action();
-      held[rule.ring] = buffer;
+      held[meaning(rule, action)] = buffer;
     }
     return held;
   }
@@ -178,9 +194,9 @@ class Executor::Run {
   // Records that `user` has done the action.
   void finish(const Action& action, Stream& user, Held& held) {
     for (const BufferRule& rule : rules(action))
-      if (rule.fills == action.kind && rule.reads != action.kind) user.record(*held[rule.ring]->filled);
+      if (rule.is_filled_by(action) && !rule.is_read_by(action)) user.record(*held[meaning(rule, action)]->filled);
     for (const BufferRule& rule : rules(action))
-      if (rule.releases == action.kind) held[rule.ring]->free(user);
+      if (rule.is_released_by(action)) held[meaning(rule, action)]->free(user);
   }
 
   void compute(const Action& action) {

@@ -6,6 +6,7 @@
 // So no transfer waits for another kind of transfer, and a stage input is kept until its backward has read it.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -30,10 +31,10 @@ class StageCompute {
 };
 
 struct BoundaryTensors {
-  Tensor flags;                             // (4) i32: one per end of a PeerChannel, in PipelineLinks' order
+  Tensor flags;                             // (routes, 4) i32: one per end of a PeerChannel, in PipelineLinks' order
   std::vector<std::vector<Tensor>> inputs;  // [chunk][max_inputs]
-  std::vector<Tensor> outputs, dinputs;     // [kOutputBuffers]
-  std::vector<Tensor> doutputs;             // [kGradientBuffers]
+  // [route][kOutputBuffers, kGradientBuffers]; none that no rule of a folded pipeline uses
+  std::vector<std::vector<Tensor>> outputs, dinputs, doutputs;
 };
 
 // Allocates the boundary, each tensor (rows, width). `max_inputs[chunk]` must cover every plan that will run.
@@ -51,7 +52,8 @@ struct Link {
   void recv(Tensor tensor, int ring) const { channel->recv(tensor, ring, *stream); }
 };
 
-// Activations come from pp rank - 1 and go to rank + 1, gradients the other way, both modulo the size.
+// Of one route. Activations come from pp rank - 1 and go to rank + 1, gradients the other way, both modulo the size; on
+// the second route of a folded pipeline, activations come from rank + 1.
 struct PipelineLinks {
   Link recv_forward, send_forward, recv_backward, send_backward;
 };
@@ -61,7 +63,7 @@ struct ExecutorContext {
   Axis pp;
   int chunks = 1;
   BoundaryTensors tensors;
-  PipelineLinks links;
+  PipelineLinks links, returning;  // returning: the second route of a folded pipeline
   Stream& compute;
   Device& device;
   Overlap overlap = Overlap::kOn;  // off: the compute stream waits while the stage sends
@@ -93,11 +95,11 @@ class Executor {
 
   Axis pp_;
   int chunks_;
-  PipelineLinks links_;
+  std::array<PipelineLinks, 2> links_;  // [route]
   Stream& compute_;
   Overlap overlap_;
-  std::vector<std::unique_ptr<Ring>> inputs_;  // [chunk]
-  std::unique_ptr<Ring> outputs_, doutputs_, dinputs_;
+  std::vector<std::unique_ptr<Ring>> inputs_;                        // [chunk]
+  std::vector<std::unique_ptr<Ring>> outputs_, doutputs_, dinputs_;  // [route]
   Device& device_;
   TimeCategory waits_;            // the category of compute's waits for other stages; with one stage it waits for
                                   // itself

@@ -14,9 +14,11 @@ namespace tri {
 namespace {
 
 constexpr double kNotOver = -1;  // end time of an action that has not run
-constexpr int kNumQueues = 5;
+constexpr int kNumRoutes = 2, kNumTransferKinds = 4, kNumQueues = 1 + kNumRoutes * kNumTransferKinds;
 
-int queue_of(ActionKind kind) { return is_compute(kind) ? 0 : static_cast<int>(kind) - 1; }
+int queue_of(ActionKind kind, int route) {
+  return is_compute(kind) ? 0 : route * kNumTransferKinds + static_cast<int>(kind) - 1;
+}
 
 struct QueueEntry {
   Action action;
@@ -47,15 +49,16 @@ struct Ring {
 class Stage {
  public:
   Stage(const Plan& plan, Axis pp, int chunks, int num_microbatches, Overlap overlap)
-      : chunks_(chunks),
+      : pp_(pp),
+        chunks_(chunks),
         num_microbatches_(num_microbatches),
         ends_(kNumActionKinds * chunks * num_microbatches, kNotOver) {
-    issue(plan, pp, overlap);
+    issue(plan, overlap);
   }
 
   // Returns when the head of the queue could start as far as this stage is concerned; none if that is not yet known.
-  std::optional<double> ready(ActionKind kind) const {
-    const Queue& queue = queues_[queue_of(kind)];
+  std::optional<double> ready(ActionKind kind, int route) const {
+    const Queue& queue = queues_[queue_of(kind, route)];
     if (!queue.head()) return std::nullopt;
     double start = queue.free_at;
     for (const Action& before : queue.head()->after) {
@@ -66,35 +69,36 @@ class Stage {
   }
 
   // Removes the head of its queue. The action ends at `end`.
-  void finish(ActionKind kind, double end) {
-    Queue& queue = queues_[queue_of(kind)];
+  void finish(ActionKind kind, int route, double end) {
+    Queue& queue = queues_[queue_of(kind, route)];
     ends_[slot(queue.head()->action)] = end;
     queue.free_at = end;
     ++queue.next;
   }
 
   double end(const Action& action) const { return ends_[slot(action)]; }
-  const Queue& queue(ActionKind kind) const { return queues_[queue_of(kind)]; }
+  const Queue& queue(ActionKind kind, int route) const { return queues_[queue_of(kind, route)]; }
   const std::array<Queue, kNumQueues>& queues() const { return queues_; }
 
  private:
   size_t slot(const Action& action) const {
     return (static_cast<size_t>(action.kind) * chunks_ + action.chunk) * num_microbatches_ + action.microbatch;
   }
-  void issue(const Plan& plan, Axis pp, Overlap overlap);
+  void issue(const Plan& plan, Overlap overlap);
 
+  Axis pp_;
   int chunks_, num_microbatches_;
   std::vector<double> ends_;  // (kNumActionKinds, chunks, num_microbatches)
   std::array<Queue, kNumQueues> queues_;
 };
 
 // Walks through the plan as the executor's host thread does, and records for each action what it must wait for.
-void Stage::issue(const Plan& plan, Axis pp, Overlap overlap) {
+void Stage::issue(const Plan& plan, Overlap overlap) {
   std::vector<std::vector<BufferRule>> rules;            // [chunk]
-  std::array<std::vector<Ring>, kNumBufferRings> rings;  // [BufferRing][chunk]; only inputs have a ring per chunk
+  std::array<std::vector<Ring>, kNumBufferRings> rings;  // [BufferRing][chunk], of rings per route [route]
   for (int chunk = 0; chunk < chunks_; ++chunk) {
-    rules.push_back(buffer_rules(pp, chunk, chunks_, last_use(plan, chunk)));
-    const int inputs = std::max(1, max_inputs(plan, chunk));  // an invalid plan may count below 1
+    rules.push_back(buffer_rules(pp_, chunk, chunks_, last_use(plan, chunk)));
+    const int inputs = std::max(1, max_inputs(plan, pp_, chunk));  // an invalid plan may count below 1
     for (int ring = 0; ring < kNumBufferRings; ++ring)
       rings[ring].push_back({.size = ring_size(static_cast<BufferRing>(ring), inputs)});
   }
@@ -102,32 +106,36 @@ void Stage::issue(const Plan& plan, Axis pp, Overlap overlap) {
 
   for (const Action& action : plan) {
     std::vector<Action> after;
-    const auto same = [&](ActionKind kind) { return Action{kind, action.microbatch, action.chunk}; };
+    const auto same = [&](ActionKind kind, int chunk) { return Action{kind, action.microbatch, chunk}; };
     for (const BufferRule& rule : rules[action.chunk]) {
-      if (rule.fills == action.kind)
-        rings[static_cast<size_t>(rule.ring)][rule.ring == BufferRing::kInputs ? action.chunk : 0].take(
-            same(rule.releases), after);
-      else if (rule.reads == action.kind)
-        after.push_back(same(rule.fills));
-      else if (rule.releases == action.kind)
-        after.push_back(same(rule.reads));
+      if (rule.is_filled_by(action))
+        rings[static_cast<size_t>(rule.ring)][rule.ring == BufferRing::kInputs ? rule.chunk : route_of(pp_, rule.chunk)]
+            .take(same(rule.releases, rule.chunk), after);
+      else if (rule.is_read_by(action))
+        after.push_back(same(rule.fills, rule.fills_chunk));
+      else if (rule.is_released_by(action))
+        after.push_back(same(rule.reads, rule.chunk));
     }
     if (overlap == Overlap::kOff) {
       if (action.kind == ActionKind::kSendForward || action.kind == ActionKind::kSendBackward) unsent.push_back(action);
-      if (queue_of(action.kind) == 0) {
+      if (is_compute(action.kind)) {
         after.insert(after.end(), unsent.begin(), unsent.end());
         unsent.clear();
       }
     }
-    queues_[queue_of(action.kind)].entries.push_back({action, std::move(after)});
+    queues_[queue_of(action.kind, route_of(pp_, action.chunk))].entries.push_back({action, std::move(after)});
   }
 }
 
 // All stages of one pipeline, and the transfers between them.
 class Pipeline {
  public:
-  Pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs, Overlap overlap)
-      : size_(static_cast<int>(plans.size())), costs_(costs), busy_(plans.size(), 0.0) {
+  Pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs, Overlap overlap,
+           StagePlacement placement)
+      : size_(static_cast<int>(plans.size())),
+        folded_(placement == StagePlacement::kFolded),
+        costs_(costs),
+        busy_(plans.size(), 0.0) {
     int num_microbatches = 0;
     for (const Plan& plan : plans)
       for (const Action& action : plan) {
@@ -136,7 +144,7 @@ class Pipeline {
         num_microbatches = std::max(num_microbatches, action.microbatch + 1);
       }
     for (int rank = 0; rank < size_; ++rank)
-      stages_.emplace_back(plans[rank], Axis{rank, size_}, chunks, num_microbatches, overlap);
+      stages_.emplace_back(plans[rank], axis(rank), chunks, num_microbatches, overlap);
   }
 
   // Advances every queue as far as possible, until none can advance.
@@ -146,8 +154,10 @@ class Pipeline {
       moved = false;
       for (int rank = 0; rank < size_; ++rank) {
         while (compute(rank)) moved = true;
-        while (transfer(rank, ActionKind::kSendForward)) moved = true;
-        while (transfer(rank, ActionKind::kSendBackward)) moved = true;
+        for (int route = 0; route < num_routes(axis(rank)); ++route) {
+          while (transfer(rank, ActionKind::kSendForward, route)) moved = true;
+          while (transfer(rank, ActionKind::kSendBackward, route)) moved = true;
+        }
       }
     }
   }
@@ -156,25 +166,31 @@ class Pipeline {
 
  private:
   bool compute(int rank);
-  bool transfer(int sender, ActionKind send);
+  bool transfer(int sender, ActionKind send, int route);
   std::string stuck() const;
   std::string reason(int rank, const QueueEntry& entry) const;
 
-  const StageCost& cost(int rank, int chunk) const { return costs_[chunk * size_ + rank]; }
+  Axis axis(int rank) const { return {rank, size_, folded_}; }
+  const StageCost& cost(int rank, int chunk) const { return costs_[virtual_stage(axis(rank), chunk)]; }
+  const Queue& queue_of_action(int rank, const Action& action) const {
+    return stages_[rank].queue(action.kind, route_of(axis(rank), action.chunk));
+  }
 
-  // The matching action on the other side of a transfer. Activations flow to the next rank, gradients to the previous
-  // one. Past the ends of the ring of ranks, they change the chunk.
+  // The matching action on the other side of a transfer. Activations flow to the next virtual stage, gradients to the
+  // previous one. Past the ends of a ring of ranks, they change the chunk.
   std::pair<int, Action> other_side(int rank, const Action& action) const {
     const bool up = action.kind == ActionKind::kSendForward || action.kind == ActionKind::kRecvBackward;
-    const int virtual_stage = action.chunk * size_ + rank + (up ? 1 : -1);
+    const int other = virtual_stage(axis(rank), action.chunk) + (up ? 1 : -1);
     constexpr std::array kOtherSide{ActionKind::kForward,     ActionKind::kBackward,     ActionKind::kSendForward,
                                     ActionKind::kRecvForward, ActionKind::kSendBackward, ActionKind::kRecvBackward,
                                     ActionKind::kWeight};
-    return {(virtual_stage + size_) % size_,
-            {kOtherSide[static_cast<size_t>(action.kind)], action.microbatch, (virtual_stage + size_) / size_ - 1}};
+    const int at = (other + size_) % size_, chunk = (other + size_) / size_ - 1;
+    return {folded_ && chunk == 1 ? size_ - 1 - at : at,
+            {kOtherSide[static_cast<size_t>(action.kind)], action.microbatch, chunk}};
   }
 
   int size_;
+  bool folded_;
   const std::vector<StageCost>& costs_;
   std::vector<Stage> stages_;
   std::vector<double> busy_;
@@ -183,36 +199,36 @@ class Pipeline {
 
 bool Pipeline::compute(int rank) {
   Stage& stage = stages_[rank];
-  const std::optional<double> start = stage.ready(ActionKind::kForward);
+  const std::optional<double> start = stage.ready(ActionKind::kForward, 0);
   if (!start) return false;
-  const Action action = stage.queue(ActionKind::kForward).head()->action;
+  const Action action = stage.queue(ActionKind::kForward, 0).head()->action;
   const StageCost& costs = cost(rank, action.chunk);
   const double time = action.kind == ActionKind::kForward    ? costs.forward
                       : action.kind == ActionKind::kBackward ? costs.backward
                                                              : costs.weight;
   spans_.push_back({rank, action, *start, *start + time});
   busy_[rank] += time;
-  stage.finish(action.kind, *start + time);
+  stage.finish(action.kind, 0, *start + time);
   return true;
 }
 
 // The next transfer of `sender` in this direction, if both sides have reached it. If the receiver expects another
 // microbatch, the transfer is not possible: without tags the data would arrive in the wrong place.
-bool Pipeline::transfer(int sender, ActionKind send) {
-  const std::optional<double> ready = stages_[sender].ready(send);
+bool Pipeline::transfer(int sender, ActionKind send, int route) {
+  const std::optional<double> ready = stages_[sender].ready(send, route);
   if (!ready) return false;
-  const Action action = stages_[sender].queue(send).head()->action;
+  const Action action = stages_[sender].queue(send, route).head()->action;
   const auto [receiver, receive] = other_side(sender, action);
-  const QueueEntry* head = stages_[receiver].queue(receive.kind).head();
-  const std::optional<double> receiver_ready = stages_[receiver].ready(receive.kind);
+  const QueueEntry* head = stages_[receiver].queue(receive.kind, route).head();
+  const std::optional<double> receiver_ready = stages_[receiver].ready(receive.kind, route);
   if (!receiver_ready || head->action != receive) return false;
 
   const double start = std::max(*ready, *receiver_ready);
   const double end = start + cost(sender, action.chunk).transfer;
   spans_.push_back({sender, action, start, end});
   spans_.push_back({receiver, receive, start, end});
-  stages_[sender].finish(send, end);
-  stages_[receiver].finish(receive.kind, end);
+  stages_[sender].finish(send, route, end);
+  stages_[receiver].finish(receive.kind, route, end);
   return true;
 }
 
@@ -220,7 +236,7 @@ std::string Pipeline::reason(int rank, const QueueEntry& entry) const {
   for (const Action& before : entry.after)
     if (stages_[rank].end(before) == kNotOver) return fmt::format("its own {}", to_string(before));
   const auto [peer, counterpart] = other_side(rank, entry.action);
-  const QueueEntry* head = stages_[peer].queue(counterpart.kind).head();
+  const QueueEntry* head = queue_of_action(peer, counterpart).head();
   return fmt::format("{} of stage {}, {}", to_string(counterpart), peer,
                      !head                         ? "which is missing in that stage's plan"
                      : head->action != counterpart ? "where " + to_string(head->action) + " comes first"
@@ -250,20 +266,21 @@ PipelineRun Pipeline::result() {
 
 }  // namespace
 
-std::vector<Plan> plans_of_all_stages(Schedule schedule, int pp_size, int num_microbatches, int chunks) {
-  std::vector<Plan> plans;
+std::vector<Plan> plans_of_all_stages(Schedule schedule, int pp_size, int num_microbatches, int chunks,
+                                      const std::vector<StageCost>& costs) {
+  std::vector<Plan> plans = make_plans(schedule, pp_size, num_microbatches, chunks, costs);
   for (int rank = 0; rank < pp_size; ++rank) {
-    const Axis pp{rank, pp_size};
-    plans.push_back(with_transfers(make_plan(schedule, pp, num_microbatches, chunks), pp, chunks));
+    Plan& plan = plans[static_cast<size_t>(rank)];
+    plan = with_transfers(plan, pipeline_axis(schedule, rank, pp_size), chunks);
   }
   return plans;
 }
 
 PipelineRun simulate_pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs,
-                              Overlap overlap) {
+                              Overlap overlap, StagePlacement placement) {
   TRI_REQUIRE(!plans.empty() && costs.size() == plans.size() * chunks, "{} plans of {} chunks, {} costs", plans.size(),
               chunks, costs.size());
-  Pipeline pipeline(plans, chunks, costs, overlap);
+  Pipeline pipeline(plans, chunks, costs, overlap, placement);
   pipeline.run();
   PipelineRun run = pipeline.result();
   for (const Plan& plan : plans) {

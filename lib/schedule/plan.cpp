@@ -1,9 +1,11 @@
 #include "lib/schedule/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "io/base/error.h"
+#include "lib/schedule/zb_v.h"
 
 namespace tri {
 
@@ -79,16 +81,22 @@ Plan zb_h1(Axis pp, int num_microbatches, int) {
 
 struct ScheduleRow {
   Schedule schedule;
-  bool takes_chunks;
+  int least_chunks, most_chunks;
   bool splits_backward;
+  bool folds;
   Plan (*make)(Axis pp, int num_microbatches, int chunks);
+  // Makes the plans of all pp ranks together; then `make` is null.
+  std::vector<Plan> (*make_all)(int pp_size, int num_microbatches, const std::vector<StageCost>& costs) = nullptr;
 };
 
+constexpr int kAnyChunks = std::numeric_limits<int>::max();
+
 constexpr ScheduleRow kRows[] = {
-    {Schedule::kGpipe, false, false, gpipe},
-    {Schedule::k1F1B, false, false, one_f_one_b},
-    {Schedule::kInterleaved, true, false, interleaved},
-    {Schedule::kZbH1, false, true, zb_h1},
+    {Schedule::kGpipe, 1, 1, false, false, gpipe},
+    {Schedule::k1F1B, 1, 1, false, false, one_f_one_b},
+    {Schedule::kInterleaved, 1, kAnyChunks, false, false, interleaved},
+    {Schedule::kZbH1, 1, 1, true, false, zb_h1},
+    {Schedule::kZbV, 2, 2, true, true, nullptr, zb_v_plans},
 };
 
 const ScheduleRow& row_of(Schedule schedule) {
@@ -102,50 +110,94 @@ void require_sizes(Axis pp, int num_microbatches, int chunks) {
               "pp {} of {}, num_microbatches {}, chunks {}", pp.rank, pp.size, num_microbatches, chunks);
 }
 
-// Returns the receive for the input of `compute`; none at the ends of the pipeline.
+// Returns the receive for the input of `compute`; none at the ends of the pipeline and at a turn.
 std::optional<Action> receive_for(const Action& compute, Axis pp, int chunks) {
-  if (compute.kind == ActionKind::kForward && !is_first_virtual_stage(pp, compute.chunk))
+  if (compute.kind == ActionKind::kForward && !is_first_virtual_stage(pp, compute.chunk) &&
+      !turns_before(pp, compute.chunk))
     return Action{ActionKind::kRecvForward, compute.microbatch, compute.chunk};
-  if (compute.kind == ActionKind::kBackward && !is_last_virtual_stage(pp, compute.chunk, chunks))
+  if (compute.kind == ActionKind::kBackward && !is_last_virtual_stage(pp, compute.chunk, chunks) &&
+      !turns_after(pp, compute.chunk))
     return Action{ActionKind::kRecvBackward, compute.microbatch, compute.chunk};
   return std::nullopt;
 }
 
-// Returns the send of the output of `compute`; none at the ends of the pipeline.
+// Returns the send of the output of `compute`; none at the ends of the pipeline and at a turn.
 std::optional<Action> send_of(const Action& compute, Axis pp, int chunks) {
-  if (compute.kind == ActionKind::kForward && !is_last_virtual_stage(pp, compute.chunk, chunks))
+  if (compute.kind == ActionKind::kForward && !is_last_virtual_stage(pp, compute.chunk, chunks) &&
+      !turns_after(pp, compute.chunk))
     return Action{ActionKind::kSendForward, compute.microbatch, compute.chunk};
-  if (compute.kind == ActionKind::kBackward && !is_first_virtual_stage(pp, compute.chunk))
+  if (compute.kind == ActionKind::kBackward && !is_first_virtual_stage(pp, compute.chunk) &&
+      !turns_before(pp, compute.chunk))
     return Action{ActionKind::kSendBackward, compute.microbatch, compute.chunk};
   return std::nullopt;
+}
+
+// A microbatch returns to the rank's second chunk after 2 (pp.size - rank) - 1 forwards of other virtual stages, and
+// every rank computes one of each chunk in turn.
+Plan folded_forward_only(Axis pp, int num_microbatches) {
+  const int ahead = pp.size - pp.rank;
+  Plan plan;
+  for (int k = 0; k < num_microbatches + ahead; ++k) {
+    if (k >= ahead) plan.push_back({ActionKind::kForward, k - ahead, 1});
+    if (k < num_microbatches) plan.push_back({ActionKind::kForward, k, 0});
+  }
+  return plan;
 }
 
 bool contains(const Plan& plan, ActionKind kind, int chunk) {
   return std::ranges::any_of(plan, [&](const Action& a) { return a.kind == kind && a.chunk == chunk; });
 }
 
-// The maximum number of microbatches of `chunk` between the issue of `begin` and the end of `end`.
-int max_between(const Plan& plan, int chunk, ActionKind begin, ActionKind end) {
+// The maximum number of microbatches between the issue of `begin` of one chunk and the end of `end` of another.
+int max_between(const Plan& plan, int begin_chunk, ActionKind begin, int end_chunk, ActionKind end) {
   int alive = 0, most = 0;
   for (const Action& action : plan) {
-    if (action.chunk != chunk) continue;
-    if (action.kind == begin) most = std::max(most, ++alive);
-    if (action.kind == end) --alive;
+    if (action.chunk == begin_chunk && action.kind == begin) most = std::max(most, ++alive);
+    if (action.chunk == end_chunk && action.kind == end) --alive;
   }
   return most;
 }
 
+int max_between(const Plan& plan, int chunk, ActionKind begin, ActionKind end) {
+  return max_between(plan, chunk, begin, chunk, end);
+}
+
 }  // namespace
 
-bool takes_chunks(Schedule schedule) { return schedule == Schedule::kAuto || row_of(schedule).takes_chunks; }
+bool takes_chunks(Schedule schedule) { return schedule == Schedule::kAuto || row_of(schedule).most_chunks > 1; }
+
+bool takes_chunks(Schedule schedule, int chunks) {
+  if (schedule == Schedule::kAuto) return chunks > 0;
+  const ScheduleRow& row = row_of(schedule);
+  return row.least_chunks <= chunks && chunks <= row.most_chunks;
+}
+
+bool folds(Schedule schedule) { return schedule != Schedule::kAuto && row_of(schedule).folds; }
 
 bool splits_backward(Schedule schedule) { return schedule != Schedule::kAuto && row_of(schedule).splits_backward; }
 
-Plan make_plan(Schedule schedule, Axis pp, int num_microbatches, int chunks) {
+Plan make_plan(Schedule schedule, Axis pp, int num_microbatches, int chunks, const std::vector<StageCost>& costs) {
   const ScheduleRow& row = row_of(schedule);
   require_sizes(pp, num_microbatches, chunks);
-  TRI_REQUIRE(chunks == 1 || row.takes_chunks, "schedule {} with {} chunks", enum_name(schedule), chunks);
-  return row.make(pp, num_microbatches, chunks);
+  TRI_REQUIRE(takes_chunks(schedule, chunks), "schedule {} with {} chunks", enum_name(schedule), chunks);
+  if (row.make != nullptr) return row.make(pp, num_microbatches, chunks);
+  return std::move(make_plans(schedule, pp.size, num_microbatches, chunks, costs)[static_cast<size_t>(pp.rank)]);
+}
+
+std::vector<Plan> make_plans(Schedule schedule, int pp_size, int num_microbatches, int chunks,
+                             const std::vector<StageCost>& costs) {
+  const ScheduleRow& row = row_of(schedule);
+  if (row.make_all == nullptr) {
+    std::vector<Plan> plans;
+    for (int rank = 0; rank < pp_size; ++rank)
+      plans.push_back(make_plan(schedule, {rank, pp_size}, num_microbatches, chunks));
+    return plans;
+  }
+  require_sizes({0, pp_size}, num_microbatches, chunks);
+  TRI_REQUIRE(takes_chunks(schedule, chunks), "schedule {} with {} chunks", enum_name(schedule), chunks);
+  if (!costs.empty()) return row.make_all(pp_size, num_microbatches, costs);
+  const std::vector<StageCost> equal(static_cast<size_t>(pp_size) * static_cast<size_t>(chunks), equal_parts(schedule));
+  return row.make_all(pp_size, num_microbatches, equal);
 }
 
 double ideal_bubble(int pp, int num_microbatches, int chunks) {
@@ -154,6 +206,7 @@ double ideal_bubble(int pp, int num_microbatches, int chunks) {
 
 Plan forward_only(Axis pp, int num_microbatches, int chunks) {
   require_sizes(pp, num_microbatches, chunks);
+  if (pp.folded) return folded_forward_only(pp, num_microbatches);
   Plan plan = warmup_pairs_cooldown(pp, num_microbatches, chunks, 0);
   std::erase_if(plan, [](const Action& action) { return action.kind == ActionKind::kBackward; });
   return plan;
@@ -174,13 +227,22 @@ Plan with_transfers(const Plan& compute, Axis pp, int chunks) {
   return plan;
 }
 
-int virtual_stage(Schedule, Axis pp, int chunk) { return chunk * pp.size + pp.rank; }
+int virtual_stage(Axis pp, int chunk) {
+  return chunk * pp.size + (pp.folded && chunk == 1 ? pp.size - 1 - pp.rank : pp.rank);
+}
 
-int rank_of_stage(Schedule, int pp, int virtual_stage) { return virtual_stage % pp; }
+int virtual_stage(Schedule schedule, Axis pp, int chunk) {
+  return virtual_stage(pipeline_axis(schedule, pp.rank, pp.size), chunk);
+}
+
+int rank_of_stage(Schedule schedule, int pp, int virtual_stage) {
+  const int rank = virtual_stage % pp;
+  return folds(schedule) && virtual_stage >= pp ? pp - 1 - rank : rank;
+}
 
 bool is_first_virtual_stage(Axis pp, int chunk) { return pp.first() && chunk == 0; }
 
-bool is_last_virtual_stage(Axis pp, int chunk, int chunks) { return pp.last() && chunk == chunks - 1; }
+bool is_last_virtual_stage(Axis pp, int chunk, int chunks) { return pp.ends_here() && chunk == chunks - 1; }
 
 ActionKind last_use(const Plan& plan, int chunk) {
   return contains(plan, ActionKind::kBackward, chunk) ? ActionKind::kBackward : ActionKind::kForward;
@@ -196,10 +258,15 @@ int max_weights_due(const Plan& plan, int chunk) {
   return max_between(plan, chunk, ActionKind::kBackward, ActionKind::kWeight);
 }
 
-int max_inputs(const Plan& plan, int chunk) {
-  const ActionKind begin =
-      contains(plan, ActionKind::kRecvForward, chunk) ? ActionKind::kRecvForward : ActionKind::kForward;
-  return max_between(plan, chunk, begin, last_use(plan, chunk));
+int max_inputs(const Plan& plan, Axis pp, int chunk) {
+  const ActionKind end = last_use(plan, chunk);
+  if (pp.folded && !is_first_virtual_stage(pp, chunk) && end == ActionKind::kBackward) {
+    const auto is_forward = [&](const Action& a) { return a.kind == ActionKind::kForward && a.chunk == chunk; };
+    return std::min(zb_v_inputs(pp, chunk), static_cast<int>(std::ranges::count_if(plan, is_forward)));
+  }
+  if (turns_before(pp, chunk)) return max_between(plan, chunk - 1, ActionKind::kForward, chunk, end);
+  const bool receives = contains(plan, ActionKind::kRecvForward, chunk);
+  return max_between(plan, chunk, receives ? ActionKind::kRecvForward : ActionKind::kForward, end);
 }
 
 std::string to_string(const Action& action) {

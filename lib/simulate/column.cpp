@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "io/base/error.h"
+#include "lib/schedule/pipeline.h"
 
 namespace tri {
 namespace {
@@ -387,15 +388,55 @@ bool keeps_a_rhythm(const ColumnCosts& costs) {
   return costs.chunks == 1 || whole_groups;
 }
 
+// Times a folded pipeline of the first `simulated` microbatches. Each further one takes the time of the slowest rank.
+ColumnTimes time_folded(const ColumnCosts& costs, int simulated) {
+  const int p = costs.stages, virtual_stages = p * costs.chunks;
+  std::vector<StageCost> stages;
+  for (int stage = 0; stage < virtual_stages; ++stage)
+    stages.push_back({costs.forward[stage], costs.backward[stage], costs.transfer, costs.weight[stage]});
+  const std::vector<Plan> plans =
+      plans_of_all_stages(costs.schedule, p, simulated, costs.chunks, costs.plan.empty() ? stages : costs.plan);
+  const Overlap overlap = costs.transfers == StageTransfers::kConcurrent ? Overlap::kOn : Overlap::kOff;
+  const PipelineRun run = simulate_pipeline(plans, costs.chunks, stages, overlap, placement_of(costs.schedule));
+  TRI_REQUIRE(run.deadlock.empty(), "{}", run.deadlock);
+  ColumnTimes times{.makespan = run.makespan,
+                    .busy = run.busy,
+                    .end = std::vector<double>(p, 0.0),
+                    .first_forward = std::vector<double>(virtual_stages, run.makespan),
+                    .last_backward = std::vector<double>(virtual_stages, 0.0)};
+  std::vector<double> work(p, 0.0);
+  for (int stage = 0; stage < virtual_stages; ++stage)
+    work[rank_of_stage(costs.schedule, p, stage)] +=
+        stages[stage].forward + stages[stage].backward + stages[stage].weight;
+  for (const PipelineSpan& span : run.spans) {
+    if (!is_compute(span.action.kind)) continue;
+    const int stage = virtual_stage(costs.schedule, {span.stage, p}, span.action.chunk);
+    times.end[span.stage] = std::max(times.end[span.stage], span.end);
+    if (span.action.kind == ActionKind::kForward)
+      times.first_forward[stage] = std::min(times.first_forward[stage], span.start);
+    else
+      times.last_backward[stage] = std::max(times.last_backward[stage], span.end);
+  }
+  const int more = costs.num_microbatches - simulated;
+  const double later = more * *std::ranges::max_element(work);
+  times.makespan += later;
+  for (double& end : times.end) end += later;
+  for (double& end : times.last_backward) end += later;
+  for (int rank = 0; rank < p; ++rank) times.busy[rank] += more * work[rank];
+  return times;
+}
+
 }  // namespace
 
 ColumnTimes time_whole_column(const ColumnCosts& costs) {
+  if (folds(costs.schedule)) return time_folded(costs, costs.num_microbatches);
   const ColumnCosts walked = walkable(costs);
   return Column(walked).run();
 }
 
 ColumnTimes time_column(const ColumnCosts& costs) {
   const int p = costs.stages;
+  if (folds(costs.schedule)) return time_folded(costs, std::min(costs.num_microbatches, 6 * p));
   // Two full groups of microbatches, plus the remainder of the division into groups. Before them, a plan that splits
   // the backward pass has a group in which weight gradients are delayed.
   const int few = (splits_backward(costs.schedule) ? 3 : 2) * p + costs.num_microbatches % p;

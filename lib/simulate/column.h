@@ -1,6 +1,6 @@
 // A fast simulation of one pipeline ("column": the pp stages of one dp and tp rank), with the same plans and rules as
 // lib/schedule/pipeline.h but without spans. If the stages are equal, it simulates only a few microbatches: once the
-// pipeline is full, every pp microbatches take the same time.
+// pipeline is full, every pp microbatches take the same time. Folded pipelines are left to lib/schedule/pipeline.h.
 #pragma once
 
 #include <vector>
@@ -27,6 +27,8 @@ struct ColumnCosts {
   std::vector<double> forward, backward;  // (stages · chunks) seconds, by virtual stage
   std::vector<double> weight;             // the same of kWeight actions, if the schedule splits the backward pass
   double transfer = 0;                    // seconds of a message between neighbours
+  // From which zb_v's plan is made (make_plan); empty: from the times above.
+  std::vector<StageCost> plan = {};
 };
 
 // Seconds since the start of the first action.

@@ -104,7 +104,7 @@ InFlight in_flight(const Workload& w, const Layers& layers, int stage) {
       most.kept += static_cast<double>(microbatches) * count * kept_bytes(workload_of_layer(w, layer), layer);
       if (due > 0) most.kept += static_cast<double>(due) * count * due_bytes(w, layer);
     });
-    most.inputs += max_inputs(plan, chunk) - microbatches;
+    most.inputs += max_inputs(plan, pp, chunk) - microbatches;
     if (chunk * w.pp + stage == w.pp * w.chunks - 1) most.outputs = microbatches;
   }
   return most;

@@ -60,7 +60,7 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
       progress_(context.begun),
       spikes_(rank_.config.optimizer.skip_spikes, context.begun.recent_steps),
       has_masks_(context.inputs.has_masked_targets(rank_.config)),
-      counts_targets_(rank_.mesh.axis("pp").last() && rank_.mesh.first_of_replicas()),
+      counts_targets_(rank_.mesh.axis("pp").ends_here() && rank_.mesh.first_of_replicas()),
       metrics_(rank_.mesh.world_rank == 0 ? std::make_unique<MetricsFile>(rank_.config.run.dir + "/metrics.jsonl")
                                           : nullptr),
       ranks_({.config = rank_.config,

@@ -5,13 +5,13 @@
 namespace tri {
 namespace {
 
-bool takes_tokens(const Mesh& mesh) { return mesh.axis("pp").first() || mesh.axis("pp").last(); }
+bool takes_tokens(const Mesh& mesh) { return mesh.axis("pp").first() || mesh.axis("pp").ends_here(); }
 // Every stage has attention, which needs the documents.
 bool takes_data(const Config& config, const Mesh& mesh) { return takes_tokens(mesh) || config.data.document_mask; }
 
 Documents documents_of(const Config& config, const Mesh& mesh, const std::vector<int>& members) {
   if (!config.data.document_mask) return Documents::kIgnored;
-  const auto takes = [&](int rank) { return takes_tokens(Mesh{mesh.grid, rank}); };
+  const auto takes = [&](int rank) { return takes_tokens(mesh.seen_from(rank)); };
   return std::ranges::any_of(members, takes) ? Documents::kRead : Documents::kOnly;
 }
 
@@ -32,7 +32,7 @@ std::vector<int> ring_members(const Config& config, const Mesh& mesh, const std:
   std::vector<int> members;
   if (!takes_data(config, mesh)) return members;
   for (const int rank : config.data.shared ? node_ranks : std::vector{mesh.world_rank})
-    if (takes_data(config, Mesh{mesh.grid, rank})) members.push_back(rank);
+    if (takes_data(config, mesh.seen_from(rank))) members.push_back(rank);
   return members;
 }
 
@@ -48,7 +48,7 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
   const std::vector<int> members = ring_members(config, mesh, context.node_ranks);
   if (members.empty()) return;
   std::vector<int> dp_ranks;
-  for (const int rank : members) dp_ranks.push_back(Mesh{mesh.grid, rank}.joint_axis(kSampleAxes).rank);
+  for (const int rank : members) dp_ranks.push_back(mesh.seen_from(rank).joint_axis(kSampleAxes).rank);
   std::sort(dp_ranks.begin(), dp_ranks.end());
   dp_ranks.erase(std::unique(dp_ranks.begin(), dp_ranks.end()), dp_ranks.end());
   const auto self = std::find(members.begin(), members.end(), mesh.world_rank);
@@ -83,7 +83,7 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
 
   const int64_t samples = plan.shape.samples();
   const auto count = static_cast<size_t>(samples * plan.chunks().local_len());
-  const size_t inputs = mesh.axis("pp").first() ? count : 0, targets = mesh.axis("pp").last() ? count : 0,
+  const size_t inputs = mesh.axis("pp").first() ? count : 0, targets = mesh.axis("pp").ends_here() ? count : 0,
                starts = config.data.document_mask ? static_cast<size_t>(samples * plan.seq_len) : 0,
                all = inputs + targets + starts;
   h_tokens_ = std::make_unique<HostBuffer<int32_t>>(device, 2 * all);

@@ -166,7 +166,7 @@ std::vector<std::string> Trainer::not_finite_names() {
   store().gradients.sum_local_gradients(false);
   std::vector<std::string> names;
   const Mesh& mesh = engine_.mesh();
-  if (mesh.axis("pp").last()) {
+  if (mesh.axis("pp").ends_here()) {
     const std::vector<float> losses = engine_.read_floats(engine_.stage().head().losses);
     for (size_t m = 0; m < losses.size(); ++m)
       if (!std::isfinite(losses[m])) names.push_back(fmt::format("loss of microbatch {}", m));

@@ -45,6 +45,41 @@ TEST(LayerDivision, every_layer_is_in_one_virtual_stage) {
   }
 }
 
+TEST(LayerDivision, rank_0_of_a_folded_pipeline_has_the_first_layers_and_the_last) {
+  Config c = config_of(13, 3, 2, "auto");
+  c.parallel.schedule = Schedule::kZbV;
+  const std::vector<int> counts = layer_counts(c);
+  for (int rank = 0; rank < 3; ++rank) {
+    const LayerRange down = layers_of(c, {rank, 3}, 0), up = layers_of(c, {rank, 3}, 1);
+    EXPECT_EQ(down.count, counts[static_cast<size_t>(rank)]);
+    EXPECT_EQ(up.count, counts[static_cast<size_t>(5 - rank)]);
+    EXPECT_GE(up.first, down.first + down.count);
+  }
+  EXPECT_EQ(layers_of(c, {0, 3}, 0).first, 0);
+  const LayerRange last = layers_of(c, {0, 3}, 1);
+  EXPECT_EQ(last.first + last.count, 13);
+  // The rank with the embedding and the head has fewer layers than the others.
+  EXPECT_LT(counts[0] + counts[5], counts[1] + counts[4]);
+}
+
+TEST(LayerDivision, a_tied_table_of_a_folded_pipeline_is_one_parameter) {
+  for (const bool tied : {true, false}) {
+    Config c = config_of(12, 3, 2, "even");
+    c.parallel.schedule = Schedule::kZbV;
+    c.model.tie_embeddings = tied;
+    int tables = 0, heads = 0;
+    for (int rank = 0; rank < 3; ++rank)
+      for (int chunk = 0; chunk < 2; ++chunk)
+        for (const ParamSpec& spec : chunk_parameters(c, {rank, 3}, chunk)) {
+          EXPECT_FALSE(spec.tied_copy || spec.reduced.contains("pp")) << spec.name;
+          tables += spec.name == "embedding/tokens/weight" || spec.name.ends_with("tokens/weight");
+          heads += spec.name.ends_with("head/weight");
+        }
+    EXPECT_EQ(tables, 1);
+    EXPECT_EQ(heads, tied ? 0 : 1);
+  }
+}
+
 // The head's FLOPs are those of 2.6 layers here, so its stage has fewer layers: no stage could give a layer to another
 // one and shorten the longest.
 TEST(LayerDivision, auto_balances_the_work_of_layers_embedding_and_head) {

@@ -8,6 +8,7 @@
 #include "kernels/core/dims.h"
 #include "kernels/core/qkv_row.h"
 #include "kernels/no_target.h"
+#include "lib/config/axis_fields.h"
 #include "lib/engine/job_plan.h"
 #include "lib/model/parameter_names.h"
 #include "lib/parallel/sequence_chunks.h"
@@ -365,9 +366,7 @@ History train(const Layout& layout, bool alone) {
   std::vector<Share> mine;
   uint64_t quantized = 0;
   if (alone || job.world_rank() < layout.ranks()) {
-    const Mesh mesh =
-        make_mesh(alone ? 0 : job.world_rank(),
-                  {{"tp", layout.tp}, {"cp", layout.cp}, {"dp", layout.dp}, {"pp", layout.pp}, {"ep", layout.ep}});
+    const Mesh mesh = mesh_of(config, alone ? 0 : job.world_rank());
     auto device =
         layout.device == DeviceKind::kCpu ? value_or_throw(open_device(DeviceKind::kCpu, 0)) : open_test_device();
     Arena arena(*device, rank_bytes(config, mesh, *device));

@@ -111,6 +111,20 @@ TEST(Mesh, cp_lies_between_tp_and_dp_and_divides_tokens_but_no_samples) {
   EXPECT_EQ(firsts, 2 * 4) << "of each stage one rank for each part of the tokens";
 }
 
+TEST(Mesh, only_the_pipeline_of_a_folded_mesh_ends_on_its_first_stage) {
+  Mesh mesh = small_mesh({.tp = 2, .dp = 2, .pp = 4}, 0);
+  EXPECT_EQ(mesh.axis("pp").end(), 3);
+  mesh.folded = true;
+  for (const int stage : {0, 1, 3}) {
+    const Axis pp = mesh.moved("pp", stage).axis("pp");
+    EXPECT_TRUE(pp.folded);
+    EXPECT_EQ(pp.end(), 0);
+    EXPECT_EQ(pp.ends_here(), stage == 0);
+  }
+  EXPECT_FALSE(mesh.axis("tp").folded || mesh.axis("dp").folded);
+  EXPECT_TRUE(mesh.seen_from(5).folded);
+}
+
 // With causal attention the work of a rank is the sum of its positions.
 TEST(SequenceChunks, each_position_is_on_one_rank_and_all_ranks_have_the_same_work) {
   for (const auto& [seq_len, size] : {std::pair<int64_t, int>{7, 1}, {16, 2}, {24, 3}, {64, 8}}) {

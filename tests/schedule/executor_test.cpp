@@ -93,7 +93,7 @@ class ToyStage final : public StageCompute {
   static float start_value(int microbatch, int64_t i) {
     return random_normal(5, static_cast<uint64_t>(microbatch * 100 + i));
   }
-  float factor_of(int chunk) const { return 0.25f * static_cast<float>(chunk * pp_.size + pp_.rank + 2); }
+  float factor_of(int chunk) const { return 0.25f * static_cast<float>(virtual_stage(pp_, chunk) + 2); }
   double sum_of_outputs() const { return sum_of_outputs_; }
   const std::vector<double>& gradients() const { return gradients_; }
 
@@ -144,33 +144,37 @@ struct Rank {
   Plan plan;
   std::vector<std::unique_ptr<StageChannel>> copies;  // wrapped by the observed ones
   std::unique_ptr<StageChannel> recv_forward, send_forward, recv_backward, send_backward;
+  // Of the second route of a folded pipeline.
+  std::unique_ptr<StageChannel> recv_forward_2, send_forward_2, recv_backward_2, send_backward_2;
 };
 
 std::vector<Rank> make_ranks(const Case& c) {
   std::vector<Rank> ranks(static_cast<size_t>(c.pp));
   for (int r = 0; r < c.pp; ++r) {
     Rank& rank = ranks[static_cast<size_t>(r)];
-    const Axis pp{r, c.pp};
+    const Axis pp = pipeline_axis(c.schedule, r, c.pp);
     rank.plan = with_transfers(c.forward_only ? forward_only(pp, c.num_microbatches, c.chunks)
                                               : make_plan(c.schedule, pp, c.num_microbatches, c.chunks),
                                pp, c.chunks);
     std::vector<int> inputs;
-    for (int chunk = 0; chunk < c.chunks; ++chunk) inputs.push_back(max_inputs(rank.plan, chunk));
+    for (int chunk = 0; chunk < c.chunks; ++chunk) inputs.push_back(max_inputs(rank.plan, pp, chunk));
     Arena measuring;
     allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, measuring);
     rank.arena = std::make_unique<Arena>(*rank.device, std::max<int64_t>(measuring.used(), 1));
     rank.boundaries = allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, *rank.arena);
   }
   const auto connect = [&](int from, int to, std::unique_ptr<StageChannel> Rank::*send,
-                           std::unique_ptr<StageChannel> Rank::*recv, int send_flag, int recv_flag, bool forward) {
+                           std::unique_ptr<StageChannel> Rank::*recv, int send_flag, int recv_flag, bool forward,
+                           size_t route = 0) {
     Rank &source = ranks[static_cast<size_t>(from)], &target = ranks[static_cast<size_t>(to)];
     PeerMemory peers{.base = {static_cast<char*>(source.arena->memory()), static_cast<char*>(target.arena->memory())}};
     PeerMemory peers_of_target = peers;
     peers_of_target.rank = 1;
     const PeerChannelEnd send_end{source.boundaries.flags.flat(send_flag, 1), {}};
-    const PeerChannelEnd recv_end{
-        target.boundaries.flags.flat(recv_flag, 1),
-        forward ? target.boundaries.inputs : std::vector<std::vector<Tensor>>{target.boundaries.doutputs}};
+    std::vector<std::vector<Tensor>> rings = target.boundaries.inputs;
+    if (!forward) rings = {target.boundaries.doutputs[route]};
+    if (forward && folds(c.schedule)) rings = {target.boundaries.inputs[route]};
+    const PeerChannelEnd recv_end{target.boundaries.flags.flat(recv_flag, 1), rings};
     const std::vector<PeerChannelPlaces> ends{PeerChannel::places_of(peers, send_end),
                                               PeerChannel::places_of(peers_of_target, recv_end)};
     source.*send = observed(*source.copies.emplace_back(std::make_unique<PeerChannel>(peers, send_end, ends)));
@@ -178,8 +182,12 @@ std::vector<Rank> make_ranks(const Case& c) {
         observed(*target.copies.emplace_back(std::make_unique<PeerChannel>(peers_of_target, recv_end, ends)));
   };
   if (c.copies && c.pp > 1)
-    for (int r = 0; r < c.pp; ++r) {
+    for (int r = 0; r < (folds(c.schedule) ? c.pp - 1 : c.pp); ++r) {
       const int next = (r + 1) % c.pp;
+      if (folds(c.schedule)) {
+        connect(next, r, &Rank::send_forward_2, &Rank::recv_forward_2, 5, 4, true, 1);
+        connect(r, next, &Rank::send_backward_2, &Rank::recv_backward_2, 7, 6, false, 1);
+      }
       connect(r, next, &Rank::send_forward, &Rank::recv_forward, 1, 0, true);
       connect(next, r, &Rank::send_backward, &Rank::recv_backward, 3, 2, false);
     }
@@ -190,13 +198,14 @@ std::vector<Rank> make_ranks(const Case& c) {
 // each half of a backward.
 Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1, std::chrono::milliseconds part = {}) {
   auto forward = std::make_shared<LocalExchange>(), backward = std::make_shared<LocalExchange>();
+  auto forward_2 = std::make_shared<LocalExchange>(), backward_2 = std::make_shared<LocalExchange>();
   Outcome outcome{0, std::vector<double>(static_cast<size_t>(c.pp * c.chunks))};
   std::mutex mutex;
   std::vector<Rank> ranks = make_ranks(c);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < c.pp; ++rank) {
     threads.emplace_back([&, rank] {
-      const Axis pp{rank, c.pp};
+      const Axis pp = pipeline_axis(c.schedule, rank, c.pp);
       Rank& local = ranks[static_cast<size_t>(rank)];
       std::atomic<uint64_t> counter{0};
       const auto delay = [&, rank] {
@@ -205,8 +214,10 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1, std::
         if (draw % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw / 4 % 300));
       };
       std::vector<std::unique_ptr<Stream>> streams;
-      for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(local.device->make_stream(name));
+      for (const char* name : {"compute", "rf", "sf", "rb", "sb", "rf 2", "sf 2", "rb 2", "sb 2"})
+        streams.push_back(local.device->make_stream(name));
       LocalGroup forward_group(rank, c.pp, forward, delay), backward_group(rank, c.pp, backward, delay);
+      LocalGroup forward_group_2(rank, c.pp, forward_2, delay), backward_group_2(rank, c.pp, backward_2, delay);
       ToyStage stage(c.schedule, pp, c.chunks, *streams[0], [&] {
         if (part.count() > 0) std::this_thread::sleep_for(part);
         delay();
@@ -217,6 +228,10 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1, std::
         local.send_forward = std::make_unique<MessageChannel>(forward_group, next);
         local.recv_backward = std::make_unique<MessageChannel>(backward_group, next);
         local.send_backward = std::make_unique<MessageChannel>(backward_group, previous);
+        local.recv_forward_2 = std::make_unique<MessageChannel>(forward_group_2, next);
+        local.send_forward_2 = std::make_unique<MessageChannel>(forward_group_2, previous);
+        local.recv_backward_2 = std::make_unique<MessageChannel>(backward_group_2, previous);
+        local.send_backward_2 = std::make_unique<MessageChannel>(backward_group_2, next);
       }
       {
         Executor executor({.pp = pp,
@@ -226,6 +241,10 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1, std::
                                      .send_forward = {local.send_forward.get(), streams[2].get()},
                                      .recv_backward = {local.recv_backward.get(), streams[3].get()},
                                      .send_backward = {local.send_backward.get(), streams[4].get()}},
+                           .returning = {.recv_forward = {local.recv_forward_2.get(), streams[5].get()},
+                                         .send_forward = {local.send_forward_2.get(), streams[6].get()},
+                                         .recv_backward = {local.recv_backward_2.get(), streams[7].get()},
+                                         .send_backward = {local.send_backward_2.get(), streams[8].get()}},
                            .compute = *streams[0],
                            .device = *local.device,
                            .overlap = c.overlap});
@@ -235,7 +254,8 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1, std::
       std::lock_guard lock(mutex);
       outcome.sum_of_outputs += stage.sum_of_outputs();
       for (int chunk = 0; chunk < c.chunks; ++chunk)
-        outcome.gradients[static_cast<size_t>(chunk * c.pp + rank)] = stage.gradients()[static_cast<size_t>(chunk)];
+        outcome.gradients[static_cast<size_t>(virtual_stage(pp, chunk))] =
+            stage.gradients()[static_cast<size_t>(chunk)];
     });
   }
   for (auto& thread : threads) thread.join();
@@ -252,7 +272,11 @@ std::vector<Case> cases() {
     for (const int pp : {2, 3, 4})
       for (const int num_microbatches : {2, 4, 7})
         for (const int chunks : {2, 3}) list.push_back({Schedule::kInterleaved, pp, num_microbatches, chunks, overlap});
+    for (const int pp : {1, 2, 3, 4})
+      for (const int num_microbatches : {1, 2, 5, 8})
+        list.push_back({Schedule::kZbV, pp, num_microbatches, 2, overlap});
     list.push_back({Schedule::k1F1B, 4, 6, 1, overlap, true});
+    list.push_back({Schedule::kZbV, 3, 5, 2, overlap, true});
     list.push_back({Schedule::kInterleaved, 2, 5, 3, overlap, true});
   }
   return list;
@@ -271,7 +295,8 @@ TEST(Executor, every_schedule_computes_what_a_plain_loop_does) {
 TEST(Executor, random_delays_change_nothing) {
   for (const Case& c : {Case{Schedule::k1F1B, 4, 8, 1}, Case{Schedule::kInterleaved, 2, 8, 2},
                         Case{Schedule::kInterleaved, 4, 8, 2, Overlap::kOff}, Case{Schedule::kGpipe, 3, 6, 1},
-                        Case{Schedule::kZbH1, 4, 8, 1}, Case{Schedule::kZbH1, 3, 5, 1, Overlap::kOff}})
+                        Case{Schedule::kZbH1, 4, 8, 1}, Case{Schedule::kZbH1, 3, 5, 1, Overlap::kOff},
+                        Case{Schedule::kZbV, 4, 8, 2}, Case{Schedule::kZbV, 3, 5, 2, Overlap::kOff}})
     for (uint64_t seed = 1; seed <= 5; ++seed) {
       EXPECT_EQ(run_on_threads(c, seed), expected_outcome(c)) << seed;
       std::atomic<uint64_t> transfers{0};
@@ -290,11 +315,12 @@ TEST(Executor, random_delays_change_nothing) {
 TEST(Executor, bubbles_are_those_of_the_simulator) {
   if (std::getenv("TRIREME_SOAK") == nullptr) GTEST_SKIP() << "set TRIREME_SOAK to measure bubbles";
   constexpr std::chrono::milliseconds kPart(40);
-  for (const Case& c : {Case{Schedule::kGpipe, 4, 8, 1}, Case{Schedule::k1F1B, 4, 8, 1}, Case{Schedule::kZbH1, 4, 8, 1},
-                        Case{Schedule::kZbH1, 2, 4, 1}, Case{Schedule::kInterleaved, 4, 8, 2}}) {
+  for (const Case& c :
+       {Case{Schedule::kGpipe, 4, 8, 1}, Case{Schedule::k1F1B, 4, 8, 1}, Case{Schedule::kZbH1, 4, 8, 1},
+        Case{Schedule::kZbH1, 2, 4, 1}, Case{Schedule::kInterleaved, 4, 8, 2}, Case{Schedule::kZbV, 4, 8, 2}}) {
     const std::vector<StageCost> costs(static_cast<size_t>(c.pp * c.chunks), equal_parts(c.schedule));
     const double predicted = simulate_pipeline(plans_of_all_stages(c.schedule, c.pp, c.num_microbatches, c.chunks),
-                                               c.chunks, costs, Overlap::kOn)
+                                               c.chunks, costs, Overlap::kOn, placement_of(c.schedule))
                                  .bubble;
     const auto begin = std::chrono::steady_clock::now();
     run_on_threads(c, 0, 1, kPart);

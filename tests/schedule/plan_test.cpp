@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "io/base/error.h"
+#include "lib/schedule/zb_v.h"
 
 namespace tri {
 namespace {
@@ -17,6 +18,7 @@ constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicrobatches = 32;
 int gpipe_in_flight(Axis, int num_microbatches, int) { return num_microbatches; }
 int one_f_one_b_in_flight(Axis pp, int num_microbatches, int) { return std::min(pp.size - pp.rank, num_microbatches); }
 int zb_h1_in_flight(Axis pp, int num_microbatches, int) { return std::min(pp.size, num_microbatches); }
+int zb_v_in_flight_at_most(Axis pp, int, int) { return 2 * pp.size; }
 int interleaved_in_flight(Axis pp, int num_microbatches, int chunks) {
   return std::min(2 * (pp.size - pp.rank - 1) + (chunks - 1) * pp.size + 1, num_microbatches * chunks);
 }
@@ -28,18 +30,21 @@ struct Expected {
 constexpr Expected kExpected[] = {{Schedule::kGpipe, gpipe_in_flight},
                                   {Schedule::k1F1B, one_f_one_b_in_flight},
                                   {Schedule::kInterleaved, interleaved_in_flight},
-                                  {Schedule::kZbH1, zb_h1_in_flight}};
+                                  {Schedule::kZbH1, zb_h1_in_flight},
+                                  {Schedule::kZbV, zb_v_in_flight_at_most}};
 
 template <class Check>  // check(row, pp, num_microbatches, chunks)
 void for_all_plans(Check check) {
   for (const Expected& row : kExpected)
-    for (int chunks = 1; chunks <= (takes_chunks(row.schedule) ? kMaxChunks : 1); ++chunks)
+    for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
       for (int size = 1; size <= kMaxStages; ++size)
         for (int rank = 0; rank < size; ++rank)
           for (int num_microbatches = 1; num_microbatches <= kMaxMicrobatches; ++num_microbatches) {
+            if (!takes_chunks(row.schedule, chunks)) continue;
+            if (folds(row.schedule) && num_microbatches > 9 && num_microbatches % 8 != 0) continue;  // takes long
             SCOPED_TRACE(fmt::format("{} stage {} of {}, num_microbatches {}, chunks {}", enum_name(row.schedule), rank,
                                      size, num_microbatches, chunks));
-            check(row, Axis{rank, size}, num_microbatches, chunks);
+            check(row, pipeline_axis(row.schedule, rank, size), num_microbatches, chunks);
             if (::testing::Test::HasFailure()) return;  // one report is enough
           }
 }
@@ -130,7 +135,7 @@ TEST(Plan, activations_in_flight_equal_the_closed_form) {
     if (chunks == 1) {
       EXPECT_EQ(max_in_flight(plan, 0), closed_form);
     }
-    if (chunks == 1 || num_microbatches % pp.size == 0) {
+    if (!pp.folded && (chunks == 1 || num_microbatches % pp.size == 0)) {
       EXPECT_EQ(most_in_flight(plan), closed_form);
     } else {
       EXPECT_LE(most_in_flight(plan), closed_form);  // microbatches that do not exist take no memory
@@ -171,8 +176,8 @@ TEST(Plan, receives_are_issued_one_compute_action_ahead_and_sends_right_after) {
       const Action& action = compute[i];
       if (action.kind == ActionKind::kWeight) continue;  // needs no transfer
       const bool forward = action.kind == ActionKind::kForward;
-      const bool first = is_first_virtual_stage(pp, action.chunk);
-      const bool last = is_last_virtual_stage(pp, action.chunk, chunks);
+      const bool first = is_first_virtual_stage(pp, action.chunk) || turns_before(pp, action.chunk);
+      const bool last = is_last_virtual_stage(pp, action.chunk, chunks) || turns_after(pp, action.chunk);
       if (!(forward ? first : last)) {
         const ActionKind kind = forward ? ActionKind::kRecvForward : ActionKind::kRecvBackward;
         EXPECT_EQ(computes_before(plan, position(plan, {kind, action.microbatch, action.chunk})), i == 0 ? 0 : i - 1);
@@ -204,6 +209,7 @@ std::vector<Message> messages(const Plan& plan, ActionKind kind, Axis pp, int ho
 
 TEST(Plan, sends_and_receives_of_each_link_and_direction_have_the_same_order) {
   for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
+    if (pp.folded) return;
     const Axis next{(pp.rank + 1) % pp.size, pp.size};
     const auto same = [&](const Plan& here, const Plan& there) {
       EXPECT_EQ(messages(here, ActionKind::kSendForward, pp, 0), messages(there, ActionKind::kRecvForward, next, -1));
@@ -216,15 +222,79 @@ TEST(Plan, sends_and_receives_of_each_link_and_direction_have_the_same_order) {
   });
 }
 
+TEST(Plan, sends_and_receives_of_each_route_of_a_folded_pipeline_have_the_same_order) {
+  for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
+    if (!pp.folded || pp.last()) return;
+    const Axis next = pipeline_axis(row.schedule, pp.rank + 1, pp.size);
+    const auto same = [&](const Plan& here, const Plan& there) {
+      const auto all = [](const Plan& plan, ActionKind kind, int chunk) { return microbatches_of(plan, kind, chunk); };
+      EXPECT_EQ(all(here, ActionKind::kSendForward, 0), all(there, ActionKind::kRecvForward, 0));
+      EXPECT_EQ(all(here, ActionKind::kRecvBackward, 0), all(there, ActionKind::kSendBackward, 0));
+      EXPECT_EQ(all(here, ActionKind::kRecvForward, 1), all(there, ActionKind::kSendForward, 1));
+      EXPECT_EQ(all(here, ActionKind::kSendBackward, 1), all(there, ActionKind::kRecvBackward, 1));
+    };
+    same(with_transfers(make_plan(row.schedule, pp, num_microbatches, chunks), pp, chunks),
+         with_transfers(make_plan(row.schedule, next, num_microbatches, chunks), next, chunks));
+    same(with_transfers(forward_only(pp, num_microbatches, chunks), pp, chunks),
+         with_transfers(forward_only(next, num_microbatches, chunks), next, chunks));
+  });
+}
+
+std::vector<StageCost> costs_in(double unit, int size) {
+  std::vector<StageCost> costs(static_cast<size_t>(2 * size),
+                               {.forward = unit, .backward = 1.3 * unit, .weight = 0.8 * unit});
+  costs.front().forward += 0.1 * unit;
+  costs.back().backward += 0.5 * unit;
+  return costs;
+}
+
+TEST(Plan, zb_v_keeps_no_more_activations_than_the_first_rank_of_1f1b) {
+  for (int size = 2; size <= kMaxStages; ++size)
+    for (const int num_microbatches : {1, size, 4 * size}) {
+      const std::vector<Plan> plans = make_plans(Schedule::kZbV, size, num_microbatches, 2, costs_in(1, size));
+      for (int rank = 0; rank < size; ++rank) {
+        const Plan& plan = plans[static_cast<size_t>(rank)];
+        EXPECT_LE(max_in_flight(plan, 0) + max_in_flight(plan, 1), 2 * std::min(size, num_microbatches));
+        EXPECT_LE(most_in_flight(plan), 2 * std::min(size, num_microbatches));
+      }
+    }
+}
+
+TEST(Plan, zb_v_depends_on_the_proportions_of_the_parts_and_every_rank_makes_the_same) {
+  constexpr int kSize = 4, kMicrobatches = 12;
+  const std::vector<Plan> plans = make_plans(Schedule::kZbV, kSize, kMicrobatches, 2, costs_in(1, kSize));
+  EXPECT_EQ(plans, make_plans(Schedule::kZbV, kSize, kMicrobatches, 2, costs_in(1024, kSize)));
+  EXPECT_NE(plans, make_plans(Schedule::kZbV, kSize, kMicrobatches, 2));
+  for (int rank = 0; rank < kSize; ++rank)
+    EXPECT_EQ(make_plan(Schedule::kZbV, {rank, kSize}, kMicrobatches, 2, costs_in(1, kSize)),
+              plans[static_cast<size_t>(rank)]);
+  EXPECT_THROW(make_plans(Schedule::kZbV, kSize, kMicrobatches, 2, costs_in(1, kSize + 1)), Fatal);
+}
+
+TEST(Plan, a_folded_pipeline_begins_and_ends_on_rank_0) {
+  for (int size = 1; size <= kMaxStages; ++size)
+    for (int stage = 0; stage < 2 * size; ++stage) {
+      const int rank = rank_of_stage(Schedule::kZbV, size, stage), chunk = stage / size;
+      const Axis pp = pipeline_axis(Schedule::kZbV, rank, size);
+      EXPECT_EQ(virtual_stage(pp, chunk), stage);
+      EXPECT_EQ(is_first_virtual_stage(pp, chunk), stage == 0);
+      EXPECT_EQ(is_last_virtual_stage(pp, chunk, 2), stage == 2 * size - 1);
+      EXPECT_EQ(rank, stage < size ? stage : 2 * size - 1 - stage);
+      EXPECT_EQ(pp.ends_here(), rank == 0);
+    }
+}
+
 TEST(Plan, inputs_need_at_most_one_buffer_more_than_activations) {
   for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
     const Plan plan = with_transfers(make_plan(row.schedule, pp, num_microbatches, chunks), pp, chunks);
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const int ahead = is_first_virtual_stage(pp, chunk) ? 0 : 1;
       if (!splits_backward(row.schedule)) {  // else activations outlive the input
-        EXPECT_GE(max_inputs(plan, chunk), max_in_flight(plan, chunk));
+        EXPECT_GE(max_inputs(plan, pp, chunk), max_in_flight(plan, chunk));
       }
-      EXPECT_LE(max_inputs(plan, chunk), std::min(max_in_flight(plan, chunk) + ahead, num_microbatches));
+      EXPECT_LE(
+          max_inputs(plan, pp, chunk),
+          std::min((pp.folded ? zb_v_in_flight(pp, chunk) : max_in_flight(plan, chunk)) + ahead, num_microbatches));
     }
   });
 }
@@ -241,7 +311,7 @@ TEST(Plan, forward_only_runs_each_microbatch_once_in_order_and_keeps_nothing) {
           ASSERT_EQ(microbatches_of(plan, ActionKind::kForward, chunk), counting(num_microbatches));
           ASSERT_EQ(max_in_flight(plan, chunk), 1);
           // One in use and one prefetched, if the next action is of the same chunk.
-          ASSERT_EQ(max_inputs(transfers, chunk),
+          ASSERT_EQ(max_inputs(transfers, pp, chunk),
                     is_first_virtual_stage(pp, chunk) ? 1 : std::min({2, size, num_microbatches}));
         }
       }
@@ -267,6 +337,8 @@ TEST(Plan, sizes_that_make_no_plan_are_refused) {
   EXPECT_THROW(make_plan(Schedule::kGpipe, {0, 2}, 4, 2), Fatal);
   EXPECT_THROW(make_plan(Schedule::k1F1B, {0, 2}, 4, 2), Fatal);
   EXPECT_THROW(make_plan(Schedule::k1F1B, {0, 2}, 0, 1), Fatal);
+  EXPECT_THROW(make_plan(Schedule::kZbV, {0, 2}, 4, 1), Fatal);
+  EXPECT_THROW(make_plan(Schedule::kZbV, {0, 2}, 4, 3), Fatal);
   EXPECT_THROW(make_plan(Schedule::k1F1B, {2, 2}, 4, 1), Fatal);
   EXPECT_THROW(forward_only({0, 2}, 4, 0), Fatal);
 }
