@@ -21,6 +21,7 @@
 #include "lib/simulate/network/network.h"
 #include "lib/simulate/published.h"
 #include "lib/simulate/scaling.h"
+#include "lib/simulate/schedule_rows.h"
 #include "lib/simulate/simulation.h"
 
 namespace tri {
@@ -39,7 +40,7 @@ struct SimulateOptions {
   NetworkOptions network;
   std::string placement = "packed";
   bool json = false, fp8 = false, fsdp = false, shows_network = false, startup = false, faults = false,
-       help_cluster = false, no_stragglers = false;
+       schedules = false, help_cluster = false, no_stragglers = false;
 };
 
 // Returns ", steps ± 4.3 %", or "".
@@ -79,6 +80,14 @@ Result<void> show_faults(const Simulation& s, int64_t memory_every, const Simula
   const auto rows = memory_checkpoint_rows(s.workload, s.cluster, s.step.seconds, memory_every);
   options.json ? print_answer(to_json(rows))
                : print_text(to_text(rows) + software_note(s.cluster, s.memory_estimated) + "\n");
+  return {};
+}
+
+Result<void> show_schedules(const Simulation& s, const SimulateOptions& options) {
+  if (s.workload.pp == 1) return usage_error("--schedules needs several stages, but parallel.pp is 1; raise it");
+  const auto rows = schedule_rows(s.workload, s.cluster, options.no_stragglers ? Stragglers::kOff : Stragglers::kOn);
+  options.json ? print_answer(to_json(rows))
+               : print_text(to_text(rows) + software_note(s.cluster, true) + within_text(s.cluster) + "\n");
   return {};
 }
 
@@ -146,7 +155,7 @@ Result<void> show_errors(const SimulateOptions& options, std::optional<Program> 
     return usage_error("--rows {} predicts the rows of this file and accepts no config; omit {}", options.rows,
                        options.config);
   if (!options.overrides.empty() || options.ranks > 0 || options.fp8 || options.workload.cp > 1 ||
-      options.shows_network || options.startup || options.faults || options.no_stragglers ||
+      options.shows_network || options.startup || options.faults || options.schedules || options.no_stragglers ||
       options.document_tokens > 0 || !(options.scaling + options.svg + options.trace + options.page).empty())
     return usage_error(
         "--rows {} can be combined only with --as, --cluster, --cluster-set and --json; omit other options",
@@ -202,6 +211,7 @@ Result<void> run_simulation(const SimulateOptions& requested) {
   if (options.faults) return show_faults(simulation.value(), resolved.value().checkpoint.memory_every, options);
   if (!options.scaling.empty()) return show_scaling(simulation.value(), options);
   if (options.shows_network) return show_network(simulation.value(), options);
+  if (options.schedules) return show_schedules(simulation.value(), options);
   options.json ? print_answer(to_json(simulation.value())) : print_text(to_text(simulation.value()));
   return {};
 }
@@ -250,6 +260,12 @@ void add_simulate_command(Command& app, int& status) {
                       ->add_flag("--startup", options->startup,
                                  "Print the calls, messages, bytes and time of a start for growing numbers of ranks")
                       ->excludes(scaling);
+  command
+      ->add_flag("--schedules", options->schedules,
+                 "Print the step, bubble and memory of each pipeline schedule, with the recompute of the config and in "
+                 "the memory of 1f1b")
+      ->excludes(scaling)
+      ->excludes(startup);
   command->add_option("--trace", options->trace, "Write the step of one pipeline to this file, which Perfetto opens");
   command->add_option(
       "--report", options->page,

@@ -23,8 +23,8 @@ constexpr Choice kChoices[] = {
        w.schedule = Schedule::k1F1B;
        w.layers_per_chunk.clear();
      }},
-    {"whole backward passes", [](const Workload& w) { return w.chunks == 1 && splits_backward(w.schedule); },
-     [](Workload& w) { w.schedule = Schedule::k1F1B; }},
+    {"whole backward passes", [](const Workload& w) { return splits_backward(w.schedule); },
+     [](Workload& w) { w.schedule = w.chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B; }},
     {"even stages", [](const Workload& w) { return !w.layers_per_chunk.empty(); },
      [](Workload& w) { w.layers_per_chunk.clear(); }},
     {"sequential block", [](const Workload& w) { return w.model.block == Block::kParallel; },

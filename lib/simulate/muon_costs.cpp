@@ -21,7 +21,7 @@ struct StageMatrices {
 StageMatrices matrices_of(const Workload& w, const Layers& layers, int stage) {
   StageMatrices all{.shapes = {}, .owners = {}, .members = w.tp * w.reducing()};
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
-    const LayerRange range = layers_of_stage(w, chunk * w.pp + stage);
+    const LayerRange range = layers_of_stage(w, w.virtual_stage(stage, chunk));
     for (int layer = range.first; layer < range.first + range.count; ++layer)
       for (const LinearSpec& linear : layers[layer].linears())
         for (const MatrixShape& shape : linear.matrices()) all.shapes.push_back(shape);

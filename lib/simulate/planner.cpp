@@ -68,6 +68,9 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
   if (pinned.schedule && pinned.chunks.value_or(1) > 1 && !takes_chunks(*pinned.schedule))
     return fmt::format("parallel.schedule {} does not support chunks, but parallel.chunks is {}",
                        enum_name(*pinned.schedule), *pinned.chunks);
+  if (pinned.schedule && pinned.chunks && !takes_chunks(*pinned.schedule, *pinned.chunks))
+    return fmt::format("parallel.schedule {} needs two chunks, but parallel.chunks is {}", enum_name(*pinned.schedule),
+                       *pinned.chunks);
   if (int64_t{pp} * pinned.chunks.value_or(1) > m.layers)
     return fmt::format("parallel.pp {} x parallel.chunks {} exceeds model.layers {}", pp, pinned.chunks.value_or(1),
                        m.layers);

@@ -39,7 +39,7 @@ int64_t machines_of_ends(const Workload& w, const Cluster& c) {
   const int stride = w.stage_stride(), ranks = w.ranks();
   std::vector<bool> has_end(static_cast<size_t>((ranks - 1) / c.node.ranks + 1));
   for (int rank = 0; rank < ranks; ++rank)
-    if (const int stage = rank / stride % w.pp; stage == 0 || stage + 1 == w.pp)
+    if (const int stage = rank / stride % w.pp; stage == 0 || stage == w.end_rank())
       has_end[static_cast<size_t>(rank / c.node.ranks)] = true;
   return std::ranges::count(has_end, true);
 }
@@ -69,7 +69,7 @@ StartUp start_up(const Workload& w, const Cluster& c) {
       add_groups(c, ranks / group, group, 1, start);
   // One communicator per one-way edge between stages: a rank has four ends, or two if the pipeline does not close.
   if (w.pp > 1) add_groups(c, 2 * ranks, 2, 4, start);
-  if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, w.ranks_of_stage(), 2, 1, start);
+  if (w.end_rank() > 0 && w.model.tie_embeddings) add_groups(c, w.ranks_of_stage(), 2, 1, start);
   const double bytes = checkpoint_bytes(w);
   // Among ranks with equal weights.
   const double passed_on = bytes / (w.tp * w.pp) / (rank_gb_per_s(c) * c.network.share * 1e9);

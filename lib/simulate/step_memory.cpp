@@ -8,6 +8,7 @@
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/layer_division.h"
 #include "lib/model/parameter.h"
+#include "lib/schedule/buffer_rules.h"
 #include "lib/simulate/muon_costs.h"
 
 namespace tri {
@@ -94,18 +95,20 @@ struct InFlight {
 };
 
 InFlight in_flight(const Workload& w, const Layers& layers, int stage) {
-  const Axis pp{stage, w.pp};
+  const Axis pp = pipeline_axis(w.schedule, stage, w.pp);
+  // The plans of a folded pipeline do not repeat exactly.
+  const int microbatches_of_plan = pp.folded ? w.num_microbatches() : std::min(w.num_microbatches(), 4 * w.pp);
   const Plan plan =
-      with_transfers(make_plan(w.schedule, pp, std::min(w.num_microbatches(), 4 * w.pp), w.chunks), pp, w.chunks);
+      with_transfers(make_plan(w.schedule, pp, microbatches_of_plan, w.chunks, plan_costs(w)), pp, w.chunks);
   InFlight most;
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
     const int microbatches = max_in_flight(plan, chunk), due = max_weights_due(plan, chunk);
-    layers.for_kinds(layers_of_stage(w, chunk * w.pp + stage), [&](const LayerSpec& layer, int count) {
+    layers.for_kinds(layers_of_stage(w, w.virtual_stage(stage, chunk)), [&](const LayerSpec& layer, int count) {
       most.kept += static_cast<double>(microbatches) * count * kept_bytes(workload_of_layer(w, layer), layer);
       if (due > 0) most.kept += static_cast<double>(due) * count * due_bytes(w, layer);
     });
     most.inputs += max_inputs(plan, pp, chunk) - microbatches;
-    if (chunk * w.pp + stage == w.pp * w.chunks - 1) most.outputs = microbatches;
+    if (w.virtual_stage(stage, chunk) == w.pp * w.chunks - 1) most.outputs = microbatches;
   }
   return most;
 }
@@ -122,7 +125,7 @@ struct LargestBuckets {
 LargestBuckets largest_buckets(const Workload& w, const Layers& layers, int stage) {
   const ModelConfig& m = w.model;
   const double table = embedding_parameters(w) / w.tp;
-  const bool tied = m.tie_embeddings && w.pp > 1;  // the table has its own bucket
+  const bool tied = m.tie_embeddings && w.end_rank() > 0;  // the table has its own bucket
   LargestBuckets largest;
   const auto close = [&](double& open) {
     if (open == 0) return;
@@ -135,7 +138,7 @@ LargestBuckets largest_buckets(const Workload& w, const Layers& layers, int stag
     if (open >= static_cast<double>(w.bucket_elements)) close(open);
   };
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
-    const int virtual_stage = chunk * w.pp + stage;
+    const int virtual_stage = w.virtual_stage(stage, chunk);
     double open = 0, open_quantized = 0, open_stage = 0, open_experts = 0;
     if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(open, table);
     if (w.muon) close(open);  // its matrices have separate buckets
@@ -242,9 +245,9 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
     // the head's gradient before and after its reduction, the layer in use and the next one.
     const double ends = embedding_parameters(w) / w.tp;
     const double whole =
-        (stage == 0 ? ends : 0) + (stage == w.pp - 1 ? ends : 0) + 2 * largest_layer_parameters(layers) / w.tp;
+        (stage == 0 ? ends : 0) + (stage == w.end_rank() ? ends : 0) + 2 * largest_layer_parameters(layers) / w.tp;
     memory.parameters = elements * w.gradient_bytes / shards + weights * whole +
-                        (stage == w.pp - 1 ? (weights + w.gradient_bytes) * ends : 0);
+                        (stage == w.end_rank() ? (weights + w.gradient_bytes) * ends : 0);
   }
   if (w.zero < 2) memory.parameters += elements * 4;
   if (w.zero == 2 || w.dp_copies) {
@@ -261,7 +264,7 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   // instead of two) and their transposes.
   if (!w.fp8_weights && w.zero < 3)
     for (int chunk = 0; chunk < w.chunks; ++chunk)
-      memory.parameters += 2 * fp8_layer_parameters(w, layers, chunk * w.pp + stage);
+      memory.parameters += 2 * fp8_layer_parameters(w, layers, w.virtual_stage(stage, chunk));
   const auto held = [&](const Elements& of) { return w.zero == 0 ? of.total() : sharded(of); };
   memory.optimizer = held(of_stage) * (4 + w.optimizer_bytes) - held(matrices) * (w.optimizer_bytes - w.matrix_bytes);
   memory.workspace += muon_workspace_bytes(w, layers, stage);
@@ -274,12 +277,13 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   for (const LayerSpec& layer : layers.kinds) most = std::max(most, layer_workspace(w, layer, gpu));
   memory.workspace += most;
   if (w.tp_copies) memory.workspace += 2 * rows * m.hidden * bytes;
-  // Rows in transfer between stages: two buffers each for outputs, their gradients, and the inputs' gradients.
-  if (w.stage_buffers && w.pp > 1) memory.workspace += 6 * boundary;
+  // Rows in transfer between stages: outputs, their gradients, and the inputs' gradients.
+  if (w.stage_buffers)
+    memory.workspace += boundary_buffers(pipeline_axis(w.schedule, stage, w.pp), w.chunks) * boundary;
   if (w.document_mask) memory.workspace += 4.0 * w.num_microbatches() * w.micro_batch * m.seq_len;  // their starts
   // Logits; PyTorch's loss adds their fp32 copy, its logarithms of probabilities, and their gradient.
   const double logit = w.eager_loss ? bytes + 3 * 4 : bytes;
-  const double logits = stage == w.pp - 1 ? rows * static_cast<double>(padded_vocab(m)) / w.tp * logit : 0;
+  const double logits = stage == w.end_rank() ? rows * static_cast<double>(padded_vocab(m)) / w.tp * logit : 0;
   // PyTorch frees tensors after their last use, so a layer and the loss use the same memory one after the other.
   memory.workspace = w.eager_loss ? std::max(memory.workspace, logits) : memory.workspace + logits;
   return memory;

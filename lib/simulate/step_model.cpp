@@ -39,7 +39,8 @@ class StepModel {
                       .transfers = w_.overlap_pp                   ? StageTransfers::kConcurrent
                                    : c_.software.coupled_transfers ? StageTransfers::kCoupled
                                                                    : StageTransfers::kBlocked,
-                      .transfer = message_seconds()};
+                      .transfer = message_seconds(),
+                      .plan = plan_costs(w_)};
     for (int stage = 0; stage < w_.pp * w_.chunks; ++stage) {
       const LayerTimes times = stage_times(stage);
       costs.forward.push_back(times.forward.total() + weight_waits(stage, false));
@@ -67,14 +68,17 @@ class StepModel {
     for (int rank = 0; rank < w_.pp; ++rank) {
       double busy = 0, passes = 0;
       for (int chunk = 0; chunk < w_.chunks; ++chunk) {
-        const int stage = chunk * w_.pp + rank;
+        const int stage = w_.virtual_stage(rank, chunk);
         const LayerTimes times = stage_times(stage);
         busy += times.forward.total() + times.backward.total() + times.weight.total() + weight_waits(stage, false) +
                 weight_waits(stage, true);
         passes += times.forward.total() + times.backward.total() - times.weight.total();
       }
       // Of uneven chunks it may be a short one.
-      const double time = splits_backward(w_.schedule) ? std::max(0.0, passes) : busy;
+      // A folded pipeline waits for about a forward pass.
+      const double time = folds(w_.schedule)             ? busy / 4
+                          : splits_backward(w_.schedule) ? std::max(0.0, passes)
+                                                         : busy;
       const double chunk = w_.layers_per_chunk.empty() || w_.chunks == 1 ? time / w_.chunks : 0;
       if (busy > slowest) {
         slowest = busy;
@@ -87,7 +91,7 @@ class StepModel {
     const double compute = w_.num_microbatches() * slowest + passed - passed_slowest;
     double reductions = 0;  // per microbatch
     for (int chunk = 0; chunk < w_.chunks; ++chunk) {
-      const ChunkTraffic buckets = traffic(chunk * w_.pp);
+      const ChunkTraffic buckets = traffic(w_.virtual_stage(0, chunk));
       reductions += buckets.buckets * buckets.reduce;
     }
     const double reduced = w_.overlap_dp ? compute + earlier_reductions(reductions, compute)
@@ -99,11 +103,11 @@ class StepModel {
     TransferLoads loads;
     if (w_.pp > 1) loads.pp_direction = w_.num_microbatches() * w_.chunks * message_seconds();
     for (int chunk = 0; chunk < w_.chunks; ++chunk) {
-      const ChunkTraffic buckets = traffic(chunk * w_.pp);
+      const ChunkTraffic buckets = traffic(w_.virtual_stage(0, chunk));
       const int reductions = w_.zero == 2 ? w_.num_microbatches() : 1;
       loads.dp += buckets.buckets * (reductions * buckets.reduce + buckets.gather);
       if (w_.zero == 3 && w_.reducing() > 1)
-        layers_.for_kinds(layers_of_stage(w_, chunk * w_.pp), [&](const LayerSpec& layer, int count) {
+        layers_.for_kinds(layers_of_stage(w_, w_.virtual_stage(0, chunk)), [&](const LayerSpec& layer, int count) {
           loads.dp += w_.num_microbatches() * count * (2 * weight_gather_seconds(layer) + weight_reduce_seconds(layer));
         });
     }
@@ -125,7 +129,7 @@ class StepModel {
     StepParts& parts = prediction.parts;
     double waits = 0;  // for sharded weights
     for (int chunk = 0; chunk < w_.chunks; ++chunk) {
-      const int stage = chunk * w_.pp + busiest;
+      const int stage = w_.virtual_stage(busiest, chunk);
       const LayerTimes stage_costs = stage_times(stage);
       PassTimes sum = stage_costs.forward;
       sum += stage_costs.backward;
@@ -203,7 +207,7 @@ class StepModel {
 
   // The first and the last stage add up the gradients of their shared table after all other reductions.
   double tied_seconds(int rank) const {
-    if (w_.pp == 1 || !w_.model.tie_embeddings || (rank > 0 && rank < w_.pp - 1)) return 0;
+    if (w_.end_rank() == 0 || !w_.model.tie_embeddings || (rank > 0 && rank < w_.pp - 1)) return 0;
     const bool one_node = w_.stage_stride() * (w_.pp - 1) < c_.node.ranks;
     return transfers_.seconds({.kind = Collective::kAllReduce,
                                .bytes = embedding_parameters(w_) / w_.tp * w_.gradient_bytes,
@@ -268,7 +272,7 @@ class StepModel {
   double reduced_at(const ColumnTimes& times, const ColumnCosts& costs, int rank) const {
     double stream = 0, total = 0;
     for (int chunk = w_.chunks - 1; chunk >= 0; --chunk) {
-      const int stage = chunk * w_.pp + rank;
+      const int stage = w_.virtual_stage(rank, chunk);
       const ChunkTraffic buckets = traffic(stage);
       total += buckets.buckets * buckets.reduce;
       for (int bucket = 1; bucket <= buckets.buckets; ++bucket) {
@@ -320,7 +324,7 @@ class StepModel {
     // the copy (1 byte instead of 2) and these are transposed (1 read, 1 written), or the copy is cast (2 read, 1
     // written for each orientation).
     for (int chunk = 0; chunk < w_.chunks; ++chunk)
-      bytes += fp8_layer_parameters(w_, layers_, chunk * w_.pp + rank) * (w_.fp8_weights ? 2 - 1 / slices : 4);
+      bytes += fp8_layer_parameters(w_, layers_, w_.virtual_stage(rank, chunk)) * (w_.fp8_weights ? 2 - 1 / slices : 4);
     const MuonCosts& muon = muon_[static_cast<size_t>(rank)];
     bytes += muon.bytes;
     double seconds = bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share) + muon.gemms;
@@ -358,7 +362,7 @@ double gather_wait(const Workload& w, const ColumnCosts& column, const std::vect
   for (int rank = 0; rank < w.pp; ++rank) {
     double stream = 0;
     for (int chunk = 0; chunk < w.chunks; ++chunk) {
-      const auto stage = static_cast<size_t>(chunk * w.pp + rank);
+      const auto stage = static_cast<size_t>(w.virtual_stage(rank, chunk));
       const ChunkTraffic& t = traffic[stage];
       const double first = stream + t.gather;
       stream += t.buckets * t.gather;

@@ -126,6 +126,9 @@ Workload workload_of(const Config& config) {
           .ep_copies = ep_by_copies(config),
           .gathers_kv = true,
           .overlap_cp = p.overlap_cp,
+          .rank_tflops = config.cluster.rank_tflops,
+          .node_gb_per_s = config.cluster.node_gb_per_s,
+          .network_gb_per_s = config.cluster.network_gb_per_s,
           .bucket_elements = p.bucket_elements,
           .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer)),
           .matrix_bytes = static_cast<int>(matrix_state_bytes(config.optimizer)),
@@ -161,6 +164,8 @@ std::string problem_of(const Workload& w) {
         w.num_microbatches(), kMostMicrobatches, w.global_batch);
   if (w.chunks > 1 && !takes_chunks(w.schedule))
     return fmt::format("parallel.schedule {} does not support chunks; set parallel.chunks to 1", enum_name(w.schedule));
+  if (!takes_chunks(w.schedule, w.chunks))
+    return fmt::format("parallel.schedule {} needs two chunks; set parallel.chunks to 2", enum_name(w.schedule));
   if (!w.layers_per_chunk.empty() && std::ssize(w.layers_per_chunk) != w.pp * w.chunks)
     return fmt::format("parallel.layers_per_chunk has {} numbers for pp {} x chunks {}", w.layers_per_chunk.size(),
                        w.pp, w.chunks);
@@ -187,6 +192,23 @@ LayerRange layers_of_stage(const Workload& w, int virtual_stage) {
     return stage * (layers / stages) + std::min(stage, layers % stages);
   };
   return {.first = first_of(virtual_stage), .count = first_of(virtual_stage + 1) - first_of(virtual_stage)};
+}
+
+std::vector<StageCost> plan_costs(const Workload& w) {
+  if (!folds(w.schedule)) return {};
+  StageWork work{.model = w.model,
+                 .layers = w.layers(),
+                 .layer_counts = {},
+                 .schedule = w.schedule,
+                 .tp = w.tp,
+                 .cp = w.cp,
+                 .micro_batch = w.micro_batch,
+                 .recompute = w.recompute,
+                 .rank_tflops = w.rank_tflops,
+                 .node_gb_per_s = w.node_gb_per_s,
+                 .network_gb_per_s = w.network_gb_per_s};
+  for (int stage = 0; stage < w.pp * w.chunks; ++stage) work.layer_counts.push_back(layers_of_stage(w, stage).count);
+  return stage_costs(work);
 }
 
 ReducedOver reduced_over(const LinearSpec& linear) {
@@ -220,7 +242,7 @@ Elements elements_of_virtual_stage(const Workload& w, const Layers& layers, int 
   Elements elements = layer_elements(w, layers, virtual_stage);
   double& tables = elements[ReducedOver::kBuckets];
   if (virtual_stage == 0) tables += embedding_parameters(w) / w.tp;
-  if (virtual_stage + 1 == w.pp * w.chunks && (virtual_stage > 0 || !w.model.tie_embeddings))
+  if (virtual_stage + 1 == w.pp * w.chunks && (w.end_rank() > 0 || !w.model.tie_embeddings))
     tables += embedding_parameters(w) / w.tp;
   return elements;
 }
@@ -240,14 +262,14 @@ double embedding_parameters(const Workload& w) { return static_cast<double>(padd
 
 Elements matrices_of_stage(const Workload& w, const Layers& layers, int stage) {
   Elements elements;
-  for (int chunk = 0; chunk < w.chunks; ++chunk) elements.add(layer_elements(w, layers, chunk * w.pp + stage));
+  for (int chunk = 0; chunk < w.chunks; ++chunk) elements.add(layer_elements(w, layers, w.virtual_stage(stage, chunk)));
   return elements;
 }
 
 Elements elements_of_stage(const Workload& w, const Layers& layers, int stage) {
   Elements elements;
   for (int chunk = 0; chunk < w.chunks; ++chunk)
-    elements.add(elements_of_virtual_stage(w, layers, chunk * w.pp + stage));
+    elements.add(elements_of_virtual_stage(w, layers, w.virtual_stage(stage, chunk)));
   return elements;
 }
 

@@ -104,6 +104,8 @@ struct Workload {
   // alongside attention. overlap_cp: backward's gather is hidden by the GEMM before it, and between machines all groups
   // of heads except one by attention (kv_head_groups).
   bool gathers_kv = false, overlap_cp = true;
+  // From which this program makes plans (plan_costs): cluster.rank_tflops and the bandwidths.
+  double rank_tflops = 500, node_gb_per_s = 400, network_gb_per_s = 50;
   int64_t bucket_elements = 40'000'000;
   int gradient_bytes = 4;         // per element that dp reduces
   int optimizer_bytes = 8;        // per element of the optimizer's state in addition to the master weights
@@ -127,7 +129,13 @@ struct Workload {
   RankGrid grid() const;
   Layers layers() const;
   int num_microbatches() const { return global_batch / (micro_batch * dp); }
+  // The virtual stage of a chunk of a pp rank; the pp rank with the head.
+  int virtual_stage(int rank, int chunk) const { return tri::virtual_stage(schedule, {rank, pp}, chunk); }
+  int end_rank() const { return pipeline_axis(schedule, 0, pp).end(); }
 };
+
+// Returns the costs from which make_plan decides, as plan_costs() in lib/model/layer_division.h.
+std::vector<StageCost> plan_costs(const Workload& workload);
 
 // Returns the workload of `config`, which must be planned: recompute is not auto.
 Workload workload_of(const Config& config);

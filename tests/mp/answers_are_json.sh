@@ -133,6 +133,8 @@ equal "$(value 'a["ranks"], a["fits"], abs(sum(a["parts_s"].values()) / a["step_
 shape 0 'simulate --scaling`, `--startup' "${predict[@]}" --scaling weak --to 1024
 equal "$(value '[row["ranks"] for row in a]')" "[512, 1024]"
 shape 0 'simulate --scaling`, `--startup' "${predict[@]}" --startup --to 512
+shape 0 'simulate --schedules' "${predict[@]}" --schedules
+equal "$(value 'a[0]["schedule"], any(row["schedule"] == "zb_v" for row in a)')" "1f1b True"
 shape 0 'simulate --network' "${predict[@]}" --network
 (cat "$source_dir/configs/published/never_fitted.csv"; echo NeMo,without_sizes) >rows.csv
 shape 0 'simulate --rows' simulate --rows rows.csv --cluster "$h100" --as nemo

@@ -65,7 +65,7 @@ says 2 '--rows x can be combined only with --as, --cluster, --cluster-set and --
 says 2 '--rows x predicts the rows of this file and accepts no config; omit y' simulate y --rows x
 says 2 'expected a CSV file as in configs/published/' simulate --rows nowhere.csv
 # Only one suggestion is made at a time, and none that does not exist.
-for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --network'; do
+for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --network' '--startup --schedules'; do
   # shellcheck disable=SC2086
   says 2 'excludes' simulate "$source_dir/configs/gpt_13b.yaml" --ranks 64 \
     --cluster "$source_dir/configs/clusters/h100_nemo.yaml" $pair

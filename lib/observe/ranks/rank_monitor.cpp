@@ -45,7 +45,7 @@ std::vector<double> stage_flops(const Config& config, const Mesh& mesh, const st
   };
   std::vector<double> flops;
   for (int stage = 0; stage < stages; ++stage) {
-    double of_token = stage + 1 == stages ? head_flops_per_token(config.model) : 0;
+    double of_token = stage == mesh.axis("pp").end() ? head_flops_per_token(config.model) : 0;
     for (int chunk = 0; chunk < config.parallel.chunks; ++chunk)
       of_token += all.sum(layers_of(config, {stage, stages}, chunk), of_layer);
     flops.push_back(of_token * tokens / mesh.joint_axis(kTokenAxes | AxisSet{"tp"}).size);

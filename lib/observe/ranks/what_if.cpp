@@ -51,7 +51,7 @@ std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, 
     }
     const double with_waits = forward + backward > 0 ? 1 + waits / (forward + backward) : 0;
     for (int chunk = 0; chunk < mesh.chunks; ++chunk)
-      costs[static_cast<size_t>(chunk * mesh.stages() + stage)] = {
+      costs[static_cast<size_t>(virtual_stage(schedule.value_or(Schedule::k1F1B), {stage, mesh.stages()}, chunk))] = {
           .forward = forward * with_waits / passes,
           .backward = backward * with_waits / passes * (1 - weight_share),
           .transfer = send,
@@ -62,17 +62,20 @@ std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, 
 
 // A lower bound by which pipelines are ordered: the slowest stage's work, and one microbatch through all stages.
 double estimate(const std::vector<StageCost>& costs, const RankMesh& mesh) {
+  const Schedule schedule = enum_from_name<Schedule>(mesh.schedule).value_or(Schedule::k1F1B);
   std::vector<double> stages(static_cast<size_t>(mesh.stages()));
   double through = 0;
   for (size_t i = 0; i < costs.size(); ++i) {
-    stages[i % stages.size()] += costs[i].forward + costs[i].backward + costs[i].weight;
+    stages[static_cast<size_t>(rank_of_stage(schedule, mesh.stages(), static_cast<int>(i)))] +=
+        costs[i].forward + costs[i].backward + costs[i].weight;
     through += costs[i].forward + costs[i].backward + 2 * costs[i].transfer;
   }
   return through + (mesh.num_microbatches - 1) * *std::max_element(stages.begin(), stages.end());
 }
 
 // Returns the time of the longest of the replicas' pipelines, for which the step waits.
-double longest_pipeline(const RankMesh& mesh, const RankWindow& window, const std::vector<Plan>& plans) {
+double longest_pipeline(const RankMesh& mesh, const RankWindow& window, const std::vector<Plan>& plans,
+                        StagePlacement placement) {
   std::vector<std::pair<double, std::vector<StageCost>>> pipelines;
   for (const int member : mesh.grid.group_without(0, {"pp", "tp"})) {
     std::vector<StageCost> costs = costs_of(mesh, window, member);
@@ -83,7 +86,8 @@ double longest_pipeline(const RankMesh& mesh, const RankWindow& window, const st
                     [](const auto& a, const auto& b) { return a.first > b.first; });
   double longest = 0;
   for (size_t i = 0; i < count; ++i)
-    longest = std::max(longest, simulate_pipeline(plans, mesh.chunks, pipelines[i].second, Overlap::kOn).makespan);
+    longest =
+        std::max(longest, simulate_pipeline(plans, mesh.chunks, pipelines[i].second, Overlap::kOn, placement).makespan);
   return longest;
 }
 
@@ -92,10 +96,12 @@ double longest_pipeline(const RankMesh& mesh, const RankWindow& window, const st
 std::optional<double> step_without(const RankMesh& mesh, const RankWindow& window, int world_rank) {
   const auto schedule = enum_from_name<Schedule>(mesh.schedule);
   if (!schedule) return std::nullopt;
-  const std::vector<Plan> plans = plans_of_all_stages(*schedule, mesh.stages(), mesh.num_microbatches, mesh.chunks);
+  const std::vector<Plan> plans =
+      plans_of_all_stages(*schedule, mesh.stages(), mesh.num_microbatches, mesh.chunks, costs_of(mesh, window, 0));
+  const StagePlacement placement = placement_of(*schedule);
   const double step = window.ranks[static_cast<size_t>(world_rank)][RankQuantity::kStep];
-  const double saved =
-      longest_pipeline(mesh, window, plans) - longest_pipeline(mesh, without_delay(mesh, window, world_rank), plans);
+  const double saved = longest_pipeline(mesh, window, plans, placement) -
+                       longest_pipeline(mesh, without_delay(mesh, window, world_rank), plans, placement);
   return step - std::max(0.0, saved);
 }
 

@@ -56,7 +56,7 @@ double bubble(const Config& config, const Mesh& mesh) {
                                      equal_parts(config.parallel.schedule));
   return simulate_pipeline(
              plans_of_all_stages(config.parallel.schedule, mesh.axis("pp").size, microbatches(config), chunks), chunks,
-             costs, Overlap::kOn)
+             costs, Overlap::kOn, placement_of(config.parallel.schedule))
       .bubble;
 }
 

@@ -53,7 +53,7 @@ std::string layers(const Config& config, const Mesh& mesh, CheckDetail detail) {
   std::string text = fmt::format("stages: {} over {} x {}\n", counted(config.model.layers, "layer"),
                                  counted(mesh.axis("pp").size, "stage"), counted(chunks, "chunk"));
   for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
-    const Axis pp{stage, mesh.axis("pp").size};
+    const Axis pp = mesh.moved("pp", stage).axis("pp");
     std::string line;
     int64_t parameters = 0;
     for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -119,7 +119,7 @@ std::string bubble_text(const Config& config, const Mesh& mesh) {
                                      equal_parts(config.parallel.schedule));
   const PipelineRun run =
       simulate_pipeline(plans_of_all_stages(config.parallel.schedule, mesh.axis("pp").size, num_microbatches, chunks),
-                        chunks, costs, Overlap::kOn);
+                        chunks, costs, Overlap::kOn, placement_of(config.parallel.schedule));
   TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
   const double whole = 100 * ideal_bubble(mesh.axis("pp").size, num_microbatches, chunks);
   return fmt::format("pipeline: {}, {}; the simulated bubble is {:.1f} % of the work; {} {:.1f} %\n",

@@ -10,7 +10,17 @@ namespace {
 
 constexpr int64_t kLeast = 1'000'000'000;  // nanoseconds, added to all times
 
-enum Stream : uint16_t { kCompute, kReceiveForward, kSendForward, kReceiveBackward, kSendBackward, kDp, kHost };
+// The second route of a folded pipeline has its own four streams, the last ones.
+enum Stream : uint16_t {
+  kCompute,
+  kReceiveForward,
+  kSendForward,
+  kReceiveBackward,
+  kSendBackward,
+  kDp,
+  kHost,
+  kSecondRoute
+};
 enum Name : uint16_t { kF, kB, kGemm, kAttention, kMemory, kTp, kUpdate, kReduce, kGather, kStep, kFixed, kTied, kW };
 
 int64_t nanoseconds(double seconds) { return kLeast + static_cast<int64_t>(seconds * 1e9); }
@@ -23,12 +33,15 @@ class SimulatedStep {
     for (size_t stage = 0; stage < costs_.column.forward.size(); ++stage)
       stages.push_back({costs_.column.forward[stage], costs_.column.backward[stage], costs_.column.transfer,
                         costs_.column.weight.empty() ? 0 : costs_.column.weight[stage]});
-    run_ = simulate_pipeline(plans_of_all_stages(w.schedule, w.pp, w.num_microbatches(), w.chunks), w.chunks, stages,
-                             costs_.column.transfers == StageTransfers::kConcurrent ? Overlap::kOn : Overlap::kOff);
+    run_ = simulate_pipeline(plans_of_all_stages(w.schedule, w.pp, w.num_microbatches(), w.chunks, plan_costs(w)),
+                             w.chunks, stages,
+                             costs_.column.transfers == StageTransfers::kConcurrent ? Overlap::kOn : Overlap::kOff,
+                             placement_of(w.schedule));
     TRI_REQUIRE(run_.deadlock.empty(), "{}", run_.deadlock);
-    std::vector<double> first_forwards;  // by virtual stage
+    std::vector<double> first_forwards(static_cast<size_t>(w.pp * w.chunks));  // by virtual stage
     for (int chunk = 0; chunk < w.chunks; ++chunk)
-      for (int stage = 0; stage < w.pp; ++stage) first_forwards.push_back(first_forward(stage, chunk));
+      for (int stage = 0; stage < w.pp; ++stage)
+        first_forwards[static_cast<size_t>(w.virtual_stage(stage, chunk))] = first_forward(stage, chunk);
     begin_ = gather_wait(w, costs_.column, costs_.traffic, first_forwards,
                          c.software.hidden_share);  // no action begins earlier
   }
@@ -92,6 +105,12 @@ class SimulatedStep {
     edge("pp forward", ChannelKind::kSend, stage, stage + 1);
     edge("pp backward", ChannelKind::kReceive, stage + 1, stage);
     edge("pp backward", ChannelKind::kSend, stage, stage - 1);
+    if (!folds(w_.schedule)) return segment;
+    for (int i = kReceiveForward; i <= kSendBackward; ++i) segment.streams.push_back(segment.streams[i] + " 2");
+    edge("pp forward 2", ChannelKind::kReceive, stage + 1, stage);
+    edge("pp forward 2", ChannelKind::kSend, stage, stage - 1);
+    edge("pp backward 2", ChannelKind::kReceive, stage - 1, stage);
+    edge("pp backward 2", ChannelKind::kSend, stage, stage + 1);
     return segment;
   }
 
@@ -110,24 +129,27 @@ class SimulatedStep {
                                .kind = SpanKind::kAction});
       return add_parts(span, begin, segment);
     }
-    const Stream stream = kind == ActionKind::kRecvForward    ? kReceiveForward
-                          : kind == ActionKind::kSendForward  ? kSendForward
-                          : kind == ActionKind::kRecvBackward ? kReceiveBackward
-                                                              : kSendBackward;
-    const bool receives = stream == kReceiveForward || stream == kReceiveBackward;
+    const Stream first = kind == ActionKind::kRecvForward    ? kReceiveForward
+                         : kind == ActionKind::kSendForward  ? kSendForward
+                         : kind == ActionKind::kRecvBackward ? kReceiveBackward
+                                                             : kSendBackward;
+    const bool receives = first == kReceiveForward || first == kReceiveBackward;
+    const int channel = first - kReceiveForward;
+    const bool is_second = route_of(pipeline_axis(w_.schedule, span.stage, w_.pp), span.action.chunk) == 1;
+    const auto stream = static_cast<Stream>(is_second ? kSecondRoute + channel : first);
     uint32_t& sequence = sequences_[{span.stage, stream}];
     segment.transfers.push_back({.joined = nanoseconds(begin),
                                  .completed = nanoseconds(end),
                                  .sequence = ++sequence,
                                  .step = 1,
-                                 .channel = static_cast<uint16_t>(stream - kReceiveForward),
+                                 .channel = static_cast<uint16_t>(channel + (is_second ? 4 : 0)),
                                  .join_stream = stream,
                                  .arrive_stream = stream,
                                  .operation = receives ? ChannelOperation::kReceive : ChannelOperation::kSend});
   }
 
   void add_parts(const PipelineSpan& span, double begin, TimelineSegment& segment) const {
-    const LayerTimes& times = costs_.stages[static_cast<size_t>(span.action.chunk * w_.pp + span.stage)];
+    const LayerTimes& times = costs_.stages[static_cast<size_t>(w_.virtual_stage(span.stage, span.action.chunk))];
     const PassTimes& pass = span.action.kind == ActionKind::kForward  ? times.forward
                             : span.action.kind == ActionKind::kWeight ? times.weight
                                                                       : times.backward;
@@ -151,7 +173,7 @@ class SimulatedStep {
   double add_dp(int stage, TimelineSegment& segment) const {
     double gathered = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) {
-      const ChunkTraffic& traffic = costs_.traffic[static_cast<size_t>(chunk * w_.pp + stage)];
+      const ChunkTraffic& traffic = costs_.traffic[static_cast<size_t>(w_.virtual_stage(stage, chunk))];
       for (int bucket = 0; bucket < traffic.buckets && traffic.gather > 0; ++bucket, gathered += traffic.gather)
         add_span(segment, kDp, kGather, gathered, gathered + traffic.gather);
     }
@@ -166,7 +188,7 @@ class SimulatedStep {
     }
     double stream = w_.overlap_dp ? gathered : compute, total = 0;
     for (int chunk = w_.chunks - 1; chunk >= 0; --chunk) {
-      const auto of = static_cast<size_t>(chunk * w_.pp + stage);
+      const auto of = static_cast<size_t>(w_.virtual_stage(stage, chunk));
       const ChunkTraffic& traffic = costs_.traffic[of];
       for (int bucket = 1; bucket <= traffic.buckets && traffic.reduce > 0; ++bucket) {
         const double left = 1 - static_cast<double>(bucket) / traffic.buckets;

@@ -29,7 +29,9 @@ class Traffic {
                         w_.pp,
                         members_on_node(c_, stride, w_.pp),
                         {}};
-    const bool closes = w_.chunks > 1 && w_.pp > 2;  // the last stage sends to the first one's next chunk
+    // The last stage sends to the first one's next chunk. The second chunks of a folded pipeline use the same
+    // neighbours in the other direction.
+    const bool closes = w_.chunks > 1 && w_.pp > 2 && !folds(w_.schedule);
     for (int column = 0; column < columns; ++column) {
       const int first = first_of(column, stride, w_.pp);
       for (int stage = 0; stage + (closes ? 0 : 1) < w_.pp; ++stage) {
