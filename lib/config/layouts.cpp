@@ -118,6 +118,8 @@ std::vector<PipelineKind> LayoutSpace::pipelines(int pp, int most_chunks, Divisi
       all.push_back({of(chunks), chunks, by_work});
   if (divides) all.push_back({Schedule::kZbH1, 1});
   all.push_back({Schedule::kZbH1, 1, by_work});
+  if (most_chunks >= 2 && model_.layers % (2 * int64_t{pp}) == 0) all.push_back({Schedule::kZbV, 2});
+  if (most_chunks >= 2 && model_.layers >= 2 * int64_t{pp}) all.push_back({Schedule::kZbV, 2, by_work});
   return all;
 }
 

@@ -346,7 +346,9 @@ class Resolver {
       add("parallel.chunks: {} needs parallel.schedule interleaved, got {}; set parallel.chunks to 1, or "
           "parallel.schedule to interleaved",
           p.chunks, schedule);
-    if (p.schedule == Schedule::kZbV) add("parallel.schedule: zb_v cannot be trained with; set it to zb_h1");
+    if (interleaves() && !takes_chunks(p.schedule, p.chunks))
+      add("parallel.schedule: {} needs parallel.chunks 2, got {}; set parallel.chunks to 2, or parallel.schedule to {}",
+          schedule, p.chunks, p.chunks > 1 ? "interleaved" : "zb_h1");
     if (needs_stages() && p.pp < 2 && p.schedule == Schedule::kAuto)
       add("parallel.chunks: {} needs parallel.pp >= 2, got {}; set parallel.chunks to 1{}", p.chunks, p.pp,
           or_set("parallel.pp", fitting_pp(given_dp_), p.pp));

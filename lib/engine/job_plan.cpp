@@ -286,7 +286,8 @@ class Planner {
     plan_.recompute = config_.parallel.recompute;
     const ParallelConfig& p = config_.parallel;
     if (p.schedule != Schedule::kAuto) return;
-    const Schedule whole = p.chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B, split = Schedule::kZbH1;
+    const Schedule whole = p.chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B,
+                   split = p.chunks > 1 ? Schedule::kZbV : Schedule::kZbH1;
     const auto choose = [&](Schedule schedule, const std::string& why) {
       plan_.schedule = schedule;
       add(fmt::format("schedule: {} (parallel.schedule: auto: {})", enum_name(schedule), why));

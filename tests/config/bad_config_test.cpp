@@ -482,6 +482,13 @@ const Combination kBadCombinations[] = {
      "parallel.schedule to interleaved"},
     {"parallel: {schedule: auto, chunks: 2}", 1,
      "parallel.chunks: 2 needs parallel.pp >= 2, got 1; set parallel.chunks to 1"},
+    {"parallel: {pp: 2, schedule: zb_v}", 2,
+     "parallel.schedule: zb_v needs parallel.chunks 2, got 1; set parallel.chunks to 2, or parallel.schedule to zb_h1"},
+    {"parallel: {pp: 2, chunks: 3, schedule: zb_v}", 2,
+     "parallel.schedule: zb_v needs parallel.chunks 2, got 3; set parallel.chunks to 2, or parallel.schedule to "
+     "interleaved"},
+    {"parallel: {schedule: zb_v, chunks: 2}", 1,
+     "parallel.schedule: zb_v needs parallel.pp >= 2, got 1; set parallel.schedule to 1f1b"},
     {"parallel: {schedule: interleaved}", 4,
      "parallel.schedule: interleaved needs parallel.pp >= 2, got 1; set parallel.schedule to 1f1b, or set "
      "parallel.pp to 2 or 4"},

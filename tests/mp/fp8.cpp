@@ -89,6 +89,7 @@ std::vector<Layout> matrix() {
   rows.back().overlap = false;
   // Weight gradients that are computed later; `wide` has four layers.
   rows.insert(rows.end(), {{.pp = 2, .schedule = kZbH1, .llama = true, .compute_layers = 1},
+                           {.pp = 2, .chunks = 2, .schedule = kZbV, .llama = true, .compute_layers = 1},
                            {.tp = 2, .pp = 2, .schedule = kZbH1, .recompute = full, .compute_layers = 1},
                            {.pp = 2, .schedule = kZbH1, .block = P, .precision = B, .recompute = selective},
                            {.tp = 2, .pp = 2, .schedule = kZbH1, .block = P, .neox = true, .recompute = norms},

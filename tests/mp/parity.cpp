@@ -182,6 +182,20 @@ std::vector<Layout> matrix() {
       {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .schedule = kZbH1, .llama = true, .moe = true, .ep = 2},
       {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .schedule = kZbH1, .llama = true, .gemma = true, .recompute = norms},
       {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .schedule = kZbH1, .precision = B, .llama = true, .layers = "3,5"},
+      // stages in the shape of a V: one rank has both ends of a tied embedding
+      {.pp = 2, .chunks = 2, .schedule = kZbV},
+      {.pp = 2, .chunks = 2, .schedule = kZbV, .llama = true, .pp_transfers = PpTransfers::kMessages},
+      {.pp = 4, .chunks = 2, .schedule = kZbV, .tied = false, .llama = true, .recompute = full},
+      {.dp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kZbV, .tied = true, .llama = true},
+      {.tp = 2, .pp = 2, .chunks = 2, .schedule = kZbV, .block = P, .recompute = selective},
+      {.tp = 2, .pp = 4, .chunks = 2, .schedule = kZbV, .llama = true},
+      {.dp = 2, .pp = 4, .chunks = 2, .zero = 1, .schedule = kZbV, .recompute = norms},
+      {.tp = 2, .pp = 2, .chunks = 2, .schedule = kZbV, .optimizer = Muon, .tied = true, .llama = true},
+      {.pp = 2, .chunks = 2, .schedule = kZbV, .llama = true, .olmo2 = true, .documents = true},
+      {.cp = 2, .pp = 2, .chunks = 2, .schedule = kZbV, .llama = true, .masked = true},
+      {.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kZbV, .llama = true, .moe = true, .ep = 2},
+      {.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kZbV, .precision = B, .layers = "1,3,2,2"},
+      {.pp = 3, .chunks = 2, .schedule = kZbV, .layers = "auto"},
       // uneven stages
       {.pp = 3, .layers = "3,3,2"},
       {.pp = 4, .llama = true, .layers = "auto"},
@@ -253,6 +267,25 @@ TEST(Parity, a_split_backward_pass_has_the_bits_of_a_whole_one) {
   }
 }
 
+TEST(Parity, a_folded_pipeline_has_the_losses_and_norms_of_1f1b) {
+  for (Layout layout : that_fit({{.pp = 2},
+                                 {.pp = 2, .tied = false, .llama = true},
+                                 {.pp = 4, .recompute = Recompute::kFull},
+                                 {.tp = 2, .pp = 2, .zero = 1, .llama = true},
+                                 {.dp = 2, .pp = 4, .zero = 2, .tied = true},
+                                 {.tp = 2, .pp = 4}})) {
+    const History line = train(layout, false);
+    layout.schedule = Schedule::kZbV;
+    layout.chunks = 2;
+    const History folded = train(layout, false);
+    ASSERT_EQ(folded.steps.size(), line.steps.size());
+    for (size_t step = 0; step < line.steps.size(); ++step) {
+      EXPECT_LE(relative(folded.steps[step].loss, line.steps[step].loss), 1e-6) << layout.name() << ", step " << step;
+      EXPECT_LE(relative(folded.steps[step].grad_norm, line.steps[step].grad_norm), 1e-6) << layout.name();
+    }
+  }
+}
+
 TEST(Parity, rows_of_experts_are_the_same_by_copies_and_by_messages) {
   Layout plain{.dp = 2, .llama = true, .moe = true, .ep = 2}, both = plain, sharded = plain;
   both.tp = 2;
@@ -283,7 +316,8 @@ TEST(Parity, a_step_that_is_not_finite_changes_nothing_on_any_layout) {
                                  {.pp = 4, .chunks = 2, .schedule = kInterleaved, .tied = false},
                                  {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .precision = B},
                                  {.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kInterleaved},
-                                 {.dp = 2, .pp = 2, .zero = 2, .schedule = kZbH1}})) {
+                                 {.dp = 2, .pp = 2, .zero = 2, .schedule = kZbH1},
+                                 {.dp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kZbV, .tied = true}})) {
     layout.steps = 6;
     layout.bad_steps = BadSteps::kNotFinite;
     const History skipped = train(layout, false);

@@ -23,6 +23,7 @@ for kind in "parallel.zero=2 precision.compute=bf16 optimizer.ema=0.9" \
   "parallel.zero=0 model.tie_embeddings=false optimizer.moments=bf16 optimizer.ema=0.9" \
   "parallel.zero=2 optimizer.name=muon optimizer.adamw_lr=3e-3" \
   "parallel.zero=2 parallel.schedule=zb_h1 parallel.layers_per_chunk=1,3" \
+  "parallel.zero=1 parallel.schedule=zb_v parallel.chunks=2" \
   "parallel.zero=1 optimizer.name=lamb parallel.chunks=2 parallel.schedule=interleaved data.micro_batch=1 \
 data.batch_ramp=0:4,512:8 run.tokens=2560 lr.by=tokens lr.decay_steps=0 lr.warmup_tokens=600 data.packing=best_fit \
 data.sources=[] data.stages=[{\"until_tokens\":1000,\"sources\":[text]},{\"sources\":[other,chat]}]"; do
@@ -67,11 +68,12 @@ train 0 start 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp" run.steps=3
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 dp=1 zero=1" \
   "4 tp=4 pp=1 dp=1 zero=1" "2 tp=1 pp=1 dp=2 zero=0" "4 tp=1 pp=1 dp=2 zero=2 cp=2" "8 tp=2 pp=1 dp=1 zero=1 cp=4" \
   "4 tp=1 pp=2 dp=2 zero=2 schedule=auto" "4 tp=2 pp=2 dp=1 zero=1 schedule=zb_h1" \
+ "4 tp=1 pp=2 dp=2 zero=2 chunks=2 schedule=zb_v" \
   "3 tp=1 pp=3 dp=1 zero=1 layers_per_chunk=auto" "2 tp=1 pp=2 dp=1 zero=0 layers_per_chunk=3,1"; do
-  read -r ranks tp pp dp zero more <<<"$layout"
+  read -r ranks tp pp dp zero more last <<<"$layout"
   rm -rf other && cp -r start other
   train 0 other "$ranks" "parallel.$tp" "parallel.$pp" "parallel.$dp" "parallel.$zero" "parallel.${more:-cp=1}" \
-    optimizer.ema=0.9 "$ramp"
+    "parallel.${last:-ep=1}" optimizer.ema=0.9 "$ramp"
   paste -d' ' <(curve whole) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
     END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
   run 0 "$trireme" checkpoint inspect other

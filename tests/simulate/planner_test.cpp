@@ -337,6 +337,7 @@ TEST(Planner, keeps_what_is_set) {
   all("parallel.zero=0", [](const Workload& w) { return w.zero == 0; });
   all("parallel.recompute=full", [](const Workload& w) { return w.recompute == Recompute::kFull; });
   all("parallel.schedule=zb_h1", [](const Workload& w) { return w.schedule == Schedule::kZbH1; });
+  all("parallel.schedule=zb_v", [](const Workload& w) { return w.schedule == Schedule::kZbV && w.chunks == 2; });
   all("parallel.layers_per_chunk=even", [](const Workload& w) { return w.layers_per_chunk.empty(); });
   all("parallel.schedule=gpipe", [](const Workload& w) { return w.schedule == Schedule::kGpipe; });
   all("parallel.layers_per_chunk=9,10,10,11", [](const Workload& w) { return w.pp * w.chunks == 4; });

@@ -93,6 +93,13 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"llama_8b", 16, {"parallel.pp=2", "parallel.schedule=zb_h1", "parallel.recompute=full"}},
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.tp=2", "parallel.pp=2", "parallel.schedule=zb_h1"}},
       {"mixtral_8x7b", 64, {"parallel.pp=4", "parallel.schedule=zb_h1", "parallel.recompute=full"}},
+      {"gpt_13b",
+       16,
+       {"parallel.tp=2", "parallel.pp=4", "parallel.schedule=zb_v", "parallel.chunks=2", "parallel.recompute=none"}},
+      {"llama_8b", 16, {"parallel.pp=2", "parallel.schedule=zb_v", "parallel.chunks=2", "parallel.recompute=full"}},
+      {"llama_1b",
+       8,
+       {"parallel.tp=1", "parallel.pp=2", "parallel.schedule=zb_v", "parallel.chunks=2", "parallel.zero=2"}},
       {"gpt_13b", 24, {"parallel.tp=2", "parallel.pp=3", "parallel.layers_per_chunk=auto"}},
       // Experts, whose memory is that of the rows with parallel.ep_capacity.
       {"qwen3_30b_a3b", 16, {}},
