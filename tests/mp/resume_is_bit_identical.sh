@@ -68,7 +68,7 @@ train 0 start 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp" run.steps=3
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 dp=1 zero=1" \
   "4 tp=4 pp=1 dp=1 zero=1" "2 tp=1 pp=1 dp=2 zero=0" "4 tp=1 pp=1 dp=2 zero=2 cp=2" "8 tp=2 pp=1 dp=1 zero=1 cp=4" \
   "4 tp=1 pp=2 dp=2 zero=2 schedule=auto" "4 tp=2 pp=2 dp=1 zero=1 schedule=zb_h1" \
- "4 tp=1 pp=2 dp=2 zero=2 chunks=2 schedule=zb_v" \
+  "4 tp=1 pp=2 dp=2 zero=2 chunks=2 schedule=zb_v" \
   "3 tp=1 pp=3 dp=1 zero=1 layers_per_chunk=auto" "2 tp=1 pp=2 dp=1 zero=0 layers_per_chunk=3,1"; do
   read -r ranks tp pp dp zero more last <<<"$layout"
   rm -rf other && cp -r start other
