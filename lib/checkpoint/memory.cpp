@@ -20,7 +20,7 @@
 namespace tri {
 namespace {
 
-constexpr int kNice = 10;  // as the writer of checkpoints
+constexpr int kCopierNice = 10;  // as the writer of checkpoints
 constexpr int64_t kBlockBytes = int64_t{4} << 20;
 constexpr int64_t kAlignment = 256;
 // For texts and lists of rank 0's table, of which the history of FP8 grows in the first steps.
@@ -243,7 +243,7 @@ void MemoryCheckpoints::start(bool snapshot, const RunProgress& progress) {
   in_progress_ = true;
   if (!snapshot && buddy_ < 0) return;
   thread_ = std::async(std::launch::async, [this, snapshot, progress, slot = slot_]() -> Result<void> {
-    ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread only; steps have priority
+    ::setpriority(PRIO_PROCESS, 0, kCopierNice);  // of this thread only; steps have priority
     device_.use_on_this_thread();
     Result<void> own;
     if (snapshot) {
