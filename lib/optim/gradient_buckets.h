@@ -78,6 +78,7 @@ class GradientBuckets {
   State& state_of(const Parameter& parameter);
   void open(State& state);
   void close(State& state);
+  void zero_unwritten(const State& state);
   void reduce(State& state, bool is_last);
   void square(State& state);
 

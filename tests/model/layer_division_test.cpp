@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "lib/model/flops.h"
+#include "lib/model/parameter.h"
 
 namespace tri {
 namespace {

@@ -172,6 +172,7 @@ std::vector<Layout> matrix() {
       {.pp = 2, .schedule = kZbH1},
       {.pp = 4, .schedule = kZbH1, .tied = false, .llama = true, .recompute = full},
       {.dp = 2, .pp = 2, .zero = 2, .schedule = kZbH1, .llama = true},
+      {.dp = 2, .pp = 2, .zero = 2, .schedule = kZbH1, .tied = false, .llama = true},
       {.tp = 2, .pp = 2, .schedule = kZbH1, .block = P, .recompute = selective},
       {.tp = 2, .pp = 2, .schedule = kZbH1, .optimizer = Muon, .llama = true, .recompute = norms},
       {.tp = 2, .pp = 2, .schedule = kZbH1, .block = P, .neox = true, .recompute = full},
