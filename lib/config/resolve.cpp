@@ -365,9 +365,10 @@ class Resolver {
     }
     if (layers % parts != 0)
       add("model.layers: {} is not a multiple of parallel.pp {} x parallel.chunks {} = {}; set {}model.layers to "
-          "{}{}",
+          "{}{}{}",
           layers, p.pp, p.chunks, parts, layers >= parts ? "parallel.layers_per_chunk to auto, or " : "",
-          either(multiples_around(layers, parts), layers), or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
+          either(multiples_around(layers, parts), layers), or_set("parallel.pp", fitting_pp(given_dp_), p.pp),
+          p.chunks > 1 && layers % p.pp == 0 ? or_set("parallel.chunks", divisors(layers / p.pp), p.chunks) : "");
   }
 
   bool check_world() {

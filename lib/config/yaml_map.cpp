@@ -101,7 +101,8 @@ YAML::Node load_document(std::string_view text, std::vector<Problem>& problems) 
       problems.push_back(
           {line, "", "a tab indents this line, but YAML allows only spaces; replace each tab with two spaces"});
     else
-      problems.push_back({error.mark.line + 1, "", "not valid YAML: " + error.msg});
+      problems.push_back(
+          {error.mark.line + 1, "", "not valid YAML: " + error.msg + "; correct the brackets, quotes or indentation"});
   }
   return YAML::Node(YAML::NodeType::Null);
 }

@@ -278,7 +278,7 @@ const BadText kBadConfigs[] = {
     {"hello", "a.yaml:1: expected sections, such as \"run:\"; the sections are " SECTIONS},
     {"run:\n\tsteps: 5",
      "a.yaml:2: a tab indents this line, but YAML allows only spaces; replace each tab with two spaces"},
-    {"run: {steps: 5", "a.yaml:1: not valid YAML: end of map flow not found"},
+    {"run: {steps: 5", "a.yaml:1: not valid YAML: end of map flow not found; correct the brackets, quotes or indentation"},
     {"run: {steps: 5}\n---\nrun: {steps: 6}", "a.yaml: 2 YAML documents in one file; keep one"},
     {"? [a, b]\n: 5", "a.yaml:1: a key must be a single word"},
     {"run: {[a]: 5}", "a.yaml:1: a key must be a single word"},
@@ -470,7 +470,7 @@ const Combination kBadCombinations[] = {
      "parallel.pp to 1 or 2"},
     {"model: {layers: 12}\nparallel: {pp: 4, chunks: 2, schedule: interleaved}", 4,
      "model.layers: 12 is not a multiple of parallel.pp 4 x parallel.chunks 2 = 8; set parallel.layers_per_chunk to "
-     "auto, or model.layers to 8 or 16, or set parallel.pp to 2"},
+     "auto, or model.layers to 8 or 16, or set parallel.pp to 2, or set parallel.chunks to 1 or 3"},
     {"model: {layers: 12}\nparallel: {pp: 4, layers_per_chunk: \"2x4,3\"}", 4,
      "parallel.layers_per_chunk: 2x4,3 has 3 numbers with the sum 11, but parallel.pp 4 x parallel.chunks 1 is 4 and "
      "model.layers is 12; correct the list, or set it to auto"},
