@@ -6,9 +6,9 @@
 #include <filesystem>
 
 #include "io/base/format.h"
-#include "io/base/hash.h"
 #include "io/base/proc.h"
 #include "io/base/text_file.h"
+#include "io/checkpoint/memory_segment.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "kernels/core/dims.h"
 
@@ -32,7 +32,7 @@ NodeMemory node_memory(const std::string& folder, int64_t reused) {
 }
 
 int64_t reused_segment_bytes(const std::string& folder, const std::string& run_dir) {
-  const std::string key = "." + hex64(xxh3_64(run_dir)) + ".";
+  const std::string key = "." + run_key(run_dir) + ".";
   int64_t bytes = 0;
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {

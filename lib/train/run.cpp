@@ -386,7 +386,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                   {.startup = &startup, .tuning_dir = config.run.dir, .update = UpdateEnd::kNextStep});
   if (config.checkpoint.memory_every > 0) {
     const auto shards = state_shards(config, mesh, trainer.store().memory.tensors());
-    const std::string run_dir = std::filesystem::absolute(config.run.dir).string();
+    const std::string run_dir = absolute_folder(config.run.dir);
     if (auto fits =
             agree(job, check_memory_budget(job, run_dir, memory_segment_bytes(shards), state_buffer(shards).bytes));
         !fits)

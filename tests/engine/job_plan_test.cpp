@@ -336,6 +336,8 @@ TEST(PlanJob, schedule_auto_is_the_fastest_that_fits_on_every_rank) {
   }
   config = config_of({.pp = 2, .chunks = 2});
   config.parallel.schedule = Schedule::kAuto;
+  EXPECT_EQ(chosen(on_cpus(2, 2)), Schedule::kInterleaved) << "the head is most of the work";
+  config.model.layers = 64;
   EXPECT_EQ(chosen(on_cpus(2, 2)), Schedule::kZbV);
   EXPECT_EQ(chosen(on_cpus(2, 2), EngineKind::kInference), Schedule::kInterleaved);
   config = config_of({});

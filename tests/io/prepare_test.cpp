@@ -178,7 +178,8 @@ TEST(Prepare, so_many_bad_documents_are_skipped_and_counted) {
   EXPECT_NE(many.error().message.find("2 lines skipped before, and --skip-bad allows 2"), std::string::npos);
   EXPECT_NE(share.error().message.find("3 of 5 documents are bad, more than --skip-bad 0.5 allows"), std::string::npos)
       << share.error().message;
-  const auto first = run("c.jsonl", {});
+  write_all(folder / "d.jsonl", "{\"text\": \"a\"}\n{broken\n");
+  const auto first = run("d.jsonl", {});
   ASSERT_FALSE(first);
   EXPECT_TRUE(first.error().message.ends_with(
       "; correct or remove the line, or skip it with --skip-bad 1; 1 document before it is saved, and the same command "

@@ -396,7 +396,7 @@ TEST(AgentOrders, that_make_no_sense_are_none) {
 }
 
 TEST(AgentMessages, name_their_layout) {
-  EXPECT_EQ(messages::layout_of<AgentOrder>(), "{e4(pulse|watch|end|doctor|leave),u8,t,f8,}");
+  EXPECT_EQ(messages::layout_of<AgentOrder>(), "{e4(pulse|watch|end|doctor|leave|finish),u8,t,f8,}");
   EXPECT_EQ(messages::layout_of<std::vector<RankSight>>(),
             "v{i4,i4,b1,e4(" + enum_choices<ProcessState>() + "),e4(" + enum_choices<RunPhase>() + "),i8,u4,b1,f8,}");
   EXPECT_EQ(messages::layout_of<std::optional<int>>(), "oi4,");
