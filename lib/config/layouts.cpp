@@ -71,6 +71,7 @@ LayoutSpace::LayoutSpace(const Config& config, int ranks_per_node)
       ranks_per_node_(ranks_per_node),
       own_cp_(config.parallel.cp),
       own_chunks_(config.parallel.chunks),
+      own_schedule_(config.parallel.schedule),
       kept_ranks_(static_cast<int>(ranks_along(AxisSet::outside(kLayoutAxes), config.parallel))) {
   fill_derived(model_);
 }
@@ -118,8 +119,11 @@ std::vector<PipelineKind> LayoutSpace::pipelines(int pp, int most_chunks, Divisi
       all.push_back({of(chunks), chunks, by_work});
   if (divides) all.push_back({Schedule::kZbH1, 1});
   all.push_back({Schedule::kZbH1, 1, by_work});
-  if (most_chunks >= 2 && model_.layers % (2 * int64_t{pp}) == 0) all.push_back({Schedule::kZbV, 2});
-  if (most_chunks >= 2 && model_.layers >= 2 * int64_t{pp}) all.push_back({Schedule::kZbV, 2, by_work});
+  // A plan of zb_v is simulated, which takes long for many stages.
+  constexpr int kMostFolded = 16;
+  if (most_chunks < 2 || (pp > kMostFolded && own_schedule_ != Schedule::kZbV)) return all;
+  if (model_.layers % (2 * int64_t{pp}) == 0) all.push_back({Schedule::kZbV, 2});
+  if (model_.layers >= 2 * int64_t{pp}) all.push_back({Schedule::kZbV, 2, by_work});
   return all;
 }
 

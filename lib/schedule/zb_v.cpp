@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <limits>
+#include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "io/base/error.h"
@@ -24,6 +27,7 @@ constexpr Order kOrders[] = {{0, false}, {0, true}, {1, false}, {1, true}};
 
 struct Ticks {
   int64_t forward, backward, weight;
+  auto operator<=>(const Ticks&) const = default;
 };
 
 // Simulates the ranks, each of which begins the first action of its order that can start. An action and the send of its
@@ -38,7 +42,8 @@ class Walk {
         ticks_(ticks),
         order_(order),
         stages_(static_cast<size_t>(2 * pp_size)),
-        ranks_(static_cast<size_t>(pp_size)) {
+        ranks_(static_cast<size_t>(pp_size)),
+        may_begin_(static_cast<size_t>(pp_size), true) {
     for (Stage& stage : stages_) {
       stage.forward_ends.assign(static_cast<size_t>(m_), kUnknown);
       stage.backward_ends = stage.forward_ends;
@@ -46,8 +51,13 @@ class Walk {
     size_t left = size_t{6} * static_cast<size_t>(p_) * static_cast<size_t>(m_);
     while (left > 0) {
       const size_t before = left;
-      for (int rank = 0; rank < p_; ++rank)
-        if (ranks_[static_cast<size_t>(rank)].free_at <= now_ && begin_next(rank)) --left;
+      for (int rank = 0; rank < p_; ++rank) {
+        if (!may_begin_[static_cast<size_t>(rank)]) continue;
+        may_begin_[static_cast<size_t>(rank)] = false;
+        if (ranks_[static_cast<size_t>(rank)].free_at > now_ || !begin_next(rank)) continue;
+        --left;
+        changed(rank);
+      }
       if (left == before) advance();
     }
     for (const Rank& rank : ranks_) makespan_ = std::max(makespan_, rank.free_at);
@@ -72,6 +82,12 @@ class Walk {
 
   int stage_of(int rank, int chunk) const { return chunk == 0 ? rank : 2 * p_ - 1 - rank; }
 
+  // An action of this rank has begun or is over, for which only its neighbours and itself can have waited.
+  void changed(int rank) {
+    for (int other = std::max(0, rank - 1); other <= std::min(p_ - 1, rank + 1); ++other)
+      may_begin_[static_cast<size_t>(other)] = true;
+  }
+
   // Moves on to the next end of an action.
   void advance() {
     int64_t next = kUnknown;
@@ -79,6 +95,8 @@ class Walk {
       if (rank.free_at > now_) next = std::min(next, rank.free_at);
     TRI_REQUIRE(next != kUnknown, "zb_v of {} stages and {} microbatches cannot continue", p_, m_);
     now_ = next;
+    for (int rank = 0; rank < p_; ++rank)
+      if (ranks_[static_cast<size_t>(rank)].free_at == now_) changed(rank);
   }
 
   bool begin_next(int rank) {
@@ -129,6 +147,7 @@ class Walk {
   Order order_;
   std::vector<Stage> stages_;  // by virtual stage
   std::vector<Rank> ranks_;
+  std::vector<char> may_begin_;  // [rank]: something has changed since its actions were last found to wait
   int64_t now_ = 0, makespan_ = 0;
 };
 
@@ -152,12 +171,18 @@ std::vector<Plan> zb_v_plans(int pp_size, int num_microbatches, const std::vecto
   TRI_REQUIRE(static_cast<int>(costs.size()) == 2 * pp_size, "{} costs of {} virtual stages", costs.size(),
               2 * pp_size);
   const std::vector<Ticks> ticks = ticks_of(costs);
+  // A search for layouts asks for the same plans again and again: they depend only on the proportions of the costs.
+  constexpr size_t kMostCached = 64;
+  thread_local std::map<std::tuple<int, int, std::vector<Ticks>>, std::vector<Plan>> cache;
+  const std::tuple key(pp_size, num_microbatches, ticks);
+  if (const auto cached = cache.find(key); cached != cache.end()) return cached->second;
+  if (cache.size() == kMostCached) cache.clear();
   std::optional<Walk> best;
   for (const Order& order : kOrders) {
     Walk walk(pp_size, num_microbatches, ticks, order);
     if (!best || walk.makespan() < best->makespan()) best.emplace(std::move(walk));
   }
-  return best->plans();
+  return cache[key] = best->plans();
 }
 
 }  // namespace tri

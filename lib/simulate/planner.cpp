@@ -204,6 +204,7 @@ class Search {
   static Config with_pinned(Config config, const PinnedLayout& pinned) {
     config.parallel.cp = pinned.cp.value_or(1);
     config.parallel.chunks = pinned.chunks.value_or(1);
+    config.parallel.schedule = pinned.schedule.value_or(Schedule::k1F1B);
     return config;
   }
 
