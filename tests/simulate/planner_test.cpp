@@ -47,8 +47,7 @@ TEST(Planner, searches_the_precision_of_the_config_alone) {
 }
 
 TEST(Planner, layouts_divide_every_size_of_a_ramp) {
-  const Config config = config_of({"data.batch_ramp=0:48 1M:96", "data.micro_batch=24",
-                                   fmt::format("data.global_batch={}", DataConfig{}.global_batch)});
+  const Config config = config_of({"data.batch_ramp=0:48 1M:96", "data.micro_batch=24", "data.global_batch=96"});
   EXPECT_EQ(config.data.global_batch, 96);
   EXPECT_EQ(config.data.micro_batch, 24) << "it divides the sizes";
   const PlanSearch search =
