@@ -69,8 +69,8 @@ void add_train_command(Command& app, int& status, int* argc, char*** argv) {
                     "Print only warnings and errors on the terminal; log.txt still follows metrics.log");
   command->footer(
       "trireme check --fields prints the config fields; trireme check CONFIG --ranks N shows what a config will do.\n"
-      "Exit status: 0: done; 1: internal error; 2: config or usage; 3: file or checkpoint; 4: device; 5: communication;\n"
-      "6: hang; 7: loss or gradients are not finite; 75: stopped by a signal, or storage was unavailable: run it again.");
+      "Exit status: 0: done; 1: internal error; 2: config; 3: file, checkpoint; 4: device; 5: communication; 6: hang;\n"
+      "7: loss or gradients are not finite; 75: stopped by a signal, or storage was unavailable: run it again.");
   command->callback([=, &status] {
     const StartupClock startup;
     write_stderr_in_background();                         // steps do not wait for it

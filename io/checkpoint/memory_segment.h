@@ -50,8 +50,8 @@ constexpr int64_t segment_bytes(int64_t table_capacity, int64_t payload_bytes) {
 // A segment mapped for writing. One thread at a time.
 class MemorySegment {
  public:
-  // Creates the file in `folder`, readable only by its owner, and reserves its memory, or reuses a file of the same size
-  // with its contents. Fails with kUsage and the number of bytes if there is not enough memory, else with kFile.
+  // Creates the file in `folder`, readable only by its owner, and reserves its memory, or reuses a file of the same
+  // size with its contents. Fails with kUsage and the number of bytes if there is not enough memory, else with kFile.
   static Result<std::unique_ptr<MemorySegment>> create(const std::string& folder, const SegmentName& name,
                                                        int64_t table_capacity, int64_t payload_bytes);
   ~MemorySegment();  // keeps the file

@@ -5,8 +5,8 @@
 //                   update waits for them; a thread then computes checksums, completes the segment, sends it to the
 //                   buddy, and receives the one of the rank whose buddy this is
 //
-// Two generations alternate: a segment is overwritten only when the other slot's generation is complete on all ranks. So
-// after a fault one complete generation exists, unless a node and its buddy are lost together.
+// Two generations alternate: a segment is overwritten only when the other slot's generation is complete on all ranks.
+// So after a fault one complete generation exists, unless a node and its buddy are lost together.
 #pragma once
 
 #include <chrono>
@@ -42,8 +42,8 @@ class MemoryCheckpoints {
     const MemoryGeneration* loaded =
         nullptr;  // from which this start resumed; its segments stay until they are replaced
   };
-  // Reserves the memory of all segments; removes the run's other segments on this node. Fails with kUsage, the same on all
-  // ranks, if it does not fit. With a loaded generation, begins to renew its copies. Collective.
+  // Reserves the memory of all segments; removes the run's other segments on this node. Fails with kUsage, the same on
+  // all ranks, if it does not fit. With a loaded generation, begins to renew its copies. Collective.
   static Result<std::unique_ptr<MemoryCheckpoints>> create(const Context& context);
   // Waits for the thread. Keeps the segments.
   ~MemoryCheckpoints();

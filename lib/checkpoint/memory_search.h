@@ -72,8 +72,8 @@ struct MemorySearch {
   // Called on rank 0; an error: this generation is not used.
   CheckpointSearch::MayLoad may_load;
 };
-// Returns a generation, or none and in `why` the reason ("" if the nodes hold no segment of the run). Never an error: the
-// run can resume from storage. Collective; all ranks get the same `why` and the same choice.
+// Returns a generation, or none and in `why` the reason ("" if the nodes hold no segment of the run). Never an error:
+// the run can resume from storage. Collective; all ranks get the same `why` and the same choice.
 std::optional<MemoryGeneration> find_in_memory(const MemorySearch& search, Job& job, std::string& why);
 
 // Verifies the payload of a segment with its table. `payload_file`: the whole file, mapped.

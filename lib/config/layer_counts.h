@@ -14,8 +14,8 @@ inline constexpr std::string_view kEvenLayers = "even", kAutoLayers = "auto";
 // for anything else, also for the two names above.
 std::optional<std::vector<int>> parse_layer_counts(std::string_view text);
 
-// Returns "" if `text`, "auto" or a list, can divide `layers` over pp x chunks virtual stages, and otherwise the problem
-// with its remedy. Even divisions are not checked.
+// Returns "" if `text`, "auto" or a list, can divide `layers` over pp x chunks virtual stages, and otherwise the
+// problem with its remedy. Even divisions are not checked.
 std::string problem_with_layer_counts(std::string_view text, int pp, int chunks, int layers);
 
 // Returns the text that parse_layer_counts reads, with runs of equal numbers written once.

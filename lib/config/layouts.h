@@ -54,8 +54,8 @@ struct PipelineKind {
 };
 
 // The layouts that the model, the batch and the machines allow, axis by axis. They include each layout of a config that
-// resolve_config accepts, except for gpipe, which is 1f1b with more memory, lists of layers, zb_v of more than 16 stages
-// unless it is the config's own, and a cp that is neither the config's own nor one of context_degrees().
+// resolve_config accepts, except for gpipe, which is 1f1b with more memory, lists of layers, zb_v of more than 16
+// stages unless it is the config's own, and a cp that is neither the config's own nor one of context_degrees().
 class LayoutSpace {
  public:
   // Keeps copies. `config` need not be resolved. A tp group must fit in a node of `ranks_per_node` ranks.

@@ -34,7 +34,8 @@ enum class RunEventKind {
            // metrics.jsonl: what follows is this attempt's), startup.PHASE (seconds of each phase since `began`),
            // version (of the executable); with checkpoint.memory_every: from ("memory", "buddy": in part from copies of
            // other nodes, "storage", "nothing"), from_attempt (which wrote that), own_ranks and buddy_ranks (how many
-  // ranks' state came from where), memory_why (why memory was not used); before.SECTION.KEY and after.SECTION.KEY (against the start before)
+  // ranks' state came from where), memory_why (why memory was not used); before.SECTION.KEY and after.SECTION.KEY
+  // (against the start before)
   kSpan,     // of time that was no step, and ends now; fields: what (a category of lib/observe/status/effective_time.h,
              // such as "checkpoint" or "diagnosis"), seconds, step (done before it)
   kFailure,  // of `rank`; fields: code, consequence; gpu, if there is one; seen_by, if another rank reported the

@@ -156,8 +156,7 @@ void GradientBuckets::zero_unwritten(const State& state) {
   const std::vector<int>& members = state.memory->bucket->parameters;
   const std::vector<Parameter>& parameters = memory_.parameters()[static_cast<size_t>(state.memory->chunk)];
   for (size_t i = 0; i < members.size(); ++i)
-    if (!state.written[i])
-      compute_.zero(memory_.gradient_in(state.full, parameters[static_cast<size_t>(members[i])]));
+    if (!state.written[i]) compute_.zero(memory_.gradient_in(state.full, parameters[static_cast<size_t>(members[i])]));
 }
 
 // `is_last`: of the step.

@@ -2,9 +2,9 @@
 // one stage. The executor runs it, the simulator times it, and tests check it for order, deadlock, bubble and memory.
 //
 // Virtual stage of (chunk c, pp rank r) = c * pp.size + r. Activations flow to the next virtual stage,
-// gradients back; the neighbours of rank r are (r ± 1) mod pp.size. In a folded pipeline (zb_v) rank r holds the virtual
-// stages r and 2 * pp.size - 1 - r, the shape of a V: the second chunk's activations flow down the ranks, its gradients
-// up. At the turn, on the last rank, both chunks exchange their boundary tensors without transfers.
+// gradients back; the neighbours of rank r are (r ± 1) mod pp.size. In a folded pipeline (zb_v) rank r holds the
+// virtual stages r and 2 * pp.size - 1 - r, the shape of a V: the second chunk's activations flow down the ranks, its
+// gradients up. At the turn, on the last rank, both chunks exchange their boundary tensors without transfers.
 #pragma once
 
 #include <array>
@@ -115,8 +115,8 @@ Plan forward_only(Axis pp, int num_microbatches, int chunks);
 // Returns the plan with its transfers: each receive is issued one compute action before its use, each send directly
 // after the compute that produced its data. Sends and receives are independent: each of the four kinds has its own
 // queue. For each pair of neighbours and each direction, sends and receives have the same order, so transfers need no
-// tags. With pp.size == 1 and several chunks, sender and receiver are the same rank. The turn of a folded pipeline needs
-// no transfers.
+// tags. With pp.size == 1 and several chunks, sender and receiver are the same rank. The turn of a folded pipeline
+// needs no transfers.
 Plan with_transfers(const Plan& compute, Axis pp, int chunks);
 
 // Returns the virtual stage of a chunk of a pp rank, and the pp rank that holds a virtual stage.

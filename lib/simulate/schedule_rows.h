@@ -19,9 +19,10 @@ struct ScheduleRow {
   double memory_bytes = 0;  // of the fullest rank, estimated
 };
 
-// Returns 1f1b with the workload's recompute level; then interleaved with 2 chunks and with the most chunks up to 8 that
-// divide the layers evenly, zb_h1 and zb_v, each with that level and, if it needs more memory than 1f1b there, in equal
-// memory. Layers are divided evenly; schedules that cannot divide them so are left out. `workload` needs several stages.
+// Returns 1f1b with the workload's recompute level; then interleaved with 2 chunks and with the most chunks up to 8
+// that divide the layers evenly, zb_h1 and zb_v, each with that level and, if it needs more memory than 1f1b there, in
+// equal memory. Layers are divided evenly; schedules that cannot divide them so are omitted. `workload` needs several
+// stages.
 std::vector<ScheduleRow> schedule_rows(const Workload& workload, const Cluster& cluster, Stragglers stragglers);
 
 std::string to_text(const std::vector<ScheduleRow>& rows);

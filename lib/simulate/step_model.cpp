@@ -76,9 +76,7 @@ class StepModel {
       }
       // Of uneven chunks it may be a short one.
       // A folded pipeline waits for about a forward pass.
-      const double time = folds(w_.schedule)             ? busy / 4
-                          : splits_backward(w_.schedule) ? std::max(0.0, passes)
-                                                         : busy;
+      const double time = folds(w_.schedule) ? busy / 4 : splits_backward(w_.schedule) ? std::max(0.0, passes) : busy;
       const double chunk = w_.layers_per_chunk.empty() || w_.chunks == 1 ? time / w_.chunks : 0;
       if (busy > slowest) {
         slowest = busy;

@@ -77,9 +77,8 @@ std::vector<Decision> decide_before_start(std::span<const std::pair<std::string,
 // attempt of the same job, at a step that this attempt is the first to pass. Nothing if there is no such node.
 std::optional<Decision> decide_in_passing(const Situation& situation, int64_t step);
 
-// Returns the attempts of the last one's job, at the end of the list, that have saved no newer checkpoint, on storage or
-// in memory: after a new
-// submission the count restarts. Attempts that were stopped do not count.
+// Returns the attempts of the last one's job, at the end of the list, that have saved no newer checkpoint, on storage
+// or in memory: after a new submission the count restarts. Attempts that were stopped do not count.
 int attempts_without_checkpoint(std::span<const PastAttempt> attempts);
 
 }  // namespace tri

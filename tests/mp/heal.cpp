@@ -1,8 +1,8 @@
 // A supervised run with a fault at a random moment: it recovers automatically, excludes only the faulty node, has the
 // losses of an undisturbed run bit for bit, and repeats no step that a checkpoint contained.
 //   mp_heal MPIRUN TRIREME NVML [CASES] [SEED]   CASES 0: a few chosen ones; else that many, each fault in turn
-//   mp_heal MPIRUN TRIREME NVML memory [CASES] [SEED] | memory FAULT MOMENT   with a checkpoint in memory every step: at
-//     most one step is repeated, unless the fault destroys the memory
+//   mp_heal MPIRUN TRIREME NVML memory [CASES] [SEED] | memory FAULT MOMENT   with a checkpoint in memory every step:
+//     at most one step is repeated, unless the fault destroys the memory
 //   mp_heal MPIRUN TRIREME NVML FAULT MOMENT     one case; MOMENT from 0, the start, to 1, the end
 // TRIREME is built with tests/nodes/host.cpp, tests/hangs/hangs.cpp and tests/storage/points.cpp, NVML is
 // tests/nvml/fake.cpp. Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.

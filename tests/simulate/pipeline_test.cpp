@@ -98,8 +98,8 @@ TEST(Pipeline, bubble_of_zb_h1_is_p_minus_1_times_f_plus_b_minus_w) {
       }
 }
 
-// Where the parts take as long, and there are enough microbatches, only the first chunk's forwards on the way to the last
-// rank cost time.
+// Where the parts take as long, and there are enough microbatches, only the first chunk's forwards on the way to the
+// last rank cost time.
 TEST(Pipeline, bubble_of_zb_v_is_below_that_of_zb_h1) {
   constexpr Schedule kZbV = Schedule::kZbV, kZbH1 = Schedule::kZbH1;
   for (const StageCost cost : {StageCost{1, 1, 0, 1}, StageCost{1, 1.25, 0, 0.875}, StageCost{1, 1.5, 0, 0.75}})
