@@ -27,7 +27,7 @@ struct ParallelLayout {
 
 template <class Archive>
 void fields(Archive& archive, ParallelLayout& l) {
-  archive(l.tp, l.pp, l.dp, l.chunks, l.schedule, l.zero, l.micro_batch, l.recompute, l.layers_per_chunk);
+  archive(l.tp, l.cp, l.pp, l.dp, l.chunks, l.schedule, l.zero, l.micro_batch, l.recompute, l.layers_per_chunk);
 }
 
 ParallelLayout layout_of(const Config& resolved);

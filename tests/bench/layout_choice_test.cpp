@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "lib/bench/sweep.h"
+#include "lib/comm/host/messages.h"
 #include "lib/engine/rank_tensors.h"
 
 namespace tri {
@@ -54,6 +55,21 @@ TEST(Layouts, every_one_obeys_the_rules_fits_and_comes_once) {
       EXPECT_EQ(std::count(choice.layouts.begin(), choice.layouts.end(), layout), 1);
     }
   }
+}
+
+// No two numbers are equal, and none is a default.
+TEST(Layouts, every_field_reaches_the_other_ranks) {
+  const ParallelLayout layout{.tp = 2,
+                              .cp = 4,
+                              .pp = 6,
+                              .dp = 3,
+                              .chunks = 5,
+                              .schedule = Schedule::kInterleaved,
+                              .zero = 0,
+                              .micro_batch = 7,
+                              .recompute = Recompute::kFull,
+                              .layers_per_chunk = "29x1 3"};
+  EXPECT_EQ(from_bytes<ParallelLayout>(to_bytes(layout)), layout);
 }
 
 TEST(Layouts, all_meshes_are_there_when_all_fit) {

@@ -29,15 +29,15 @@ void check_sweep(const Json& sweep, int ranks, size_t limit) {
   double previous = 0;
   int own = 0;
   for (const Json& l : layouts) {
-    const int tp = l.at("tp"), pp = l.at("pp"), dp = l.at("dp"), micro = l.at("micro_batch");
-    expect(tp * pp * dp == ranks, "tp x pp x dp are the ranks", l);
+    const int tp = l.at("tp"), cp = l.value("cp", 1), pp = l.at("pp"), dp = l.at("dp"), micro = l.at("micro_batch");
+    expect(tp * cp * pp * dp == ranks, "tp x cp x pp x dp are the ranks", l);
     expect(sweep.at("global_batch").get<int>() % (micro * dp) == 0, "the same global batch", l);
     std::string text;
     for (const char* field : {"tp", "pp", "dp", "chunks", "zero"})
       text += "--set parallel." + std::string(field) + "=" + l.at(field).dump() + " ";
     for (const char* field : {"schedule", "recompute"})
       text += "--set parallel." + std::string(field) + "=" + l.at(field).get<std::string>() + " ";
-    text += "--set data.micro_batch=" + std::to_string(micro);
+    text += "--set parallel.cp=" + std::to_string(cp) + " --set data.micro_batch=" + std::to_string(micro);
     expect(settings.insert(text).second, "each layout once", l);
     own += l.at("own").get<bool>();
     const bool failed = l.contains("problem");

@@ -47,6 +47,11 @@ while read -r bytes settings; do
   [[ $(predicted $settings) == "$bytes" ]] || fail "check predicts other bytes than $bytes for $settings"
 done <layouts.txt
 
+echo "all ranks of a sweep resolve the same cp"
+json 0 4 step tiny.yaml --sweep layout --limit 40 --steps 1 --warmup 1 --set parallel.pp=1 --set parallel.cp=2
+"$bench_json" sweep 4 40 <out.json >layouts.txt || fail "the sweep's JSON with cp" "$(<out.json)"
+grep -q "parallel.cp=2" layouts.txt || fail "no layout with cp 2" "$(<layouts.txt)"
+
 echo "the table of a sweep names the best layout, and --limit limits it"
 run 0 "$mpirun" -n 4 "$trireme" bench step tiny.yaml --sweep layout --limit 2 --steps 1 --warmup 1
 has "best: --set parallel.tp="
