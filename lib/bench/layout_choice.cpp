@@ -9,6 +9,7 @@
 #include "lib/config/axis_fields.h"
 #include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
+#include "lib/model/layer_division.h"
 
 namespace tri {
 namespace {
@@ -163,10 +164,10 @@ int64_t predicted_bytes(const Config& resolved) {
   Config on_one_machine = resolved;  // where every axis can copy to its peers, which takes the most memory
   on_one_machine.cluster.ranks_per_node = ranks;
   const Config c = value_or_throw(plan_on_paper(on_one_machine, ranks));
+  const bool alike = inner_stages_are_alike(c.parallel.schedule, divides_evenly(c));
   int64_t most = 0;
   for (int stage = 0; stage < c.parallel.pp; ++stage) {
-    // Stages between the first two and the last differ only in the microbatches in flight, which decrease.
-    if (stage > 1 && stage < c.parallel.pp - 1) continue;
+    if (alike && stage > 1 && stage < c.parallel.pp - 1) continue;
     Arena arena;
     allocate_rank(c, mesh_of(c, 0).moved("pp", stage), arena);
     most = std::max(most, arena.used());

@@ -129,6 +129,8 @@ double step_seconds(const Config& config, int num_microbatches) {
 
 bool divides_evenly(const Config& config) { return config.parallel.layers_per_chunk == kEvenLayers; }
 
+bool inner_stages_are_alike(Schedule schedule, bool even) { return even && !splits_backward(schedule); }
+
 std::vector<int> layer_counts(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const int stages = p.pp * p.chunks;

@@ -12,6 +12,10 @@ namespace tri {
 // Returns whether all virtual stages have the same number of layers because the config asks for that.
 bool divides_evenly(const Config& config);
 
+// Whether the pp ranks between the second and the last differ only in the microbatches in flight, which decrease, so
+// that none needs more memory than the second. `even`: the virtual stages have the same number of layers.
+bool inner_stages_are_alike(Schedule schedule, bool even);
+
 // Returns the number of layers of each virtual stage; `config` must be resolved. With `auto` each further layer goes to
 // the rank with the least work: the embedding and the head are work too, by their FLOPs and bytes. The division depends
 // only on the model, precision, recompute and the pipeline, so all ranks compute the same.

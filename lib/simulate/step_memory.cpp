@@ -289,10 +289,7 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   return memory;
 }
 
-// Whether stages between the second and the last differ only in the microbatches in flight, which decrease.
-bool inner_stages_are_alike(Schedule schedule, bool even) { return even && !splits_backward(schedule); }
-
-// One rank of each stage, except that stages between the second and the last may be alike (see check_report).
+// One rank of each stage, except that stages between the second and the last may be alike.
 std::vector<Mesh> places_of(const Config& config) {
   const Mesh mesh = mesh_of(config, 0);
   std::vector<Mesh> places;

@@ -72,6 +72,16 @@ TEST(Layouts, every_field_reaches_the_other_ranks) {
   EXPECT_EQ(from_bytes<ParallelLayout>(to_bytes(layout)), layout);
 }
 
+TEST(Layouts, the_bytes_are_those_of_the_fullest_stage_of_unequal_ones) {
+  const auto bytes = [](const std::string& layers) {
+    Config config = small_config();
+    config.parallel = {.pp = 4, .layers_per_chunk = layers};
+    return predicted_bytes(value_or_throw(resolve_config(config, 4)));
+  };
+  EXPECT_GT(bytes("1,1,5,1"), bytes("1,1,3,3"));
+  EXPECT_GT(bytes("1,1,5,1"), bytes("even"));
+}
+
 TEST(Layouts, all_meshes_are_there_when_all_fit) {
   EXPECT_EQ(meshes_of(choose(small_config(), 4)),
             (std::set<std::tuple<int, int, int>>{{1, 1, 4}, {1, 2, 2}, {1, 4, 1}, {2, 1, 2}, {2, 2, 1}, {4, 1, 1}}));

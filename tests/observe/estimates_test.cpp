@@ -120,6 +120,16 @@ TEST(Estimates, ep_sends_rows_to_experts_and_back) {
   EXPECT_EQ(json["warnings"].size(), 1U);
 }
 
+// The third of six stages has 14 of 24 layers.
+TEST(Estimates, check_lists_the_memory_of_unequal_inner_stages) {
+  const auto lists = [](const std::vector<std::string>& overrides) {
+    return contains(report(preset("gpt_1b3.yaml", 6, overrides), 6), "memory of each rank of stage 2:");
+  };
+  EXPECT_TRUE(lists({"parallel.pp=6", "parallel.layers_per_chunk=2,2,14,2,2,2"}));
+  EXPECT_TRUE(lists({"parallel.pp=6", "parallel.schedule=zb_h1"}));
+  EXPECT_FALSE(lists({"parallel.pp=6", "parallel.schedule=1f1b"}));
+}
+
 // JSON and text describe the same config.
 TEST(Estimates, check_warns_as_much_in_json_as_in_the_text) {
   const auto warnings = [](const Config& config, int ranks) {

@@ -87,15 +87,16 @@ std::string recompute_choices(Config config, const Mesh& mesh) {
   return text + "with recompute none:\n";
 }
 
-// Of each stage; stages between the first two and the last differ only in the microbatches in flight, which decrease.
+// Of each stage, but of those between the first two and the last only if they are not alike.
 std::string memory(Config config, const Mesh& mesh, CheckDetail detail) {
   std::string text;
   if (config.parallel.recompute == Recompute::kAuto) {
     text = recompute_choices(config, mesh);
     config.parallel.recompute = Recompute::kNone;
   }
+  const bool alike = inner_stages_are_alike(config.parallel.schedule, divides_evenly(config));
   for (int stage = 0; stage < mesh.axis("pp").size; ++stage) {
-    if (stage > 1 && stage < mesh.axis("pp").size - 1) continue;
+    if (alike && stage > 1 && stage < mesh.axis("pp").size - 1) continue;
     const Mesh place = mesh.moved("pp", stage);
     Arena arena;
     const RankTensors tensors = allocate_rank(config, place, arena);
