@@ -108,13 +108,15 @@ std::vector<StageCost> stage_costs(const StageWork& w) {
   return costs;
 }
 
+std::vector<StageCost> stage_costs(const Config& config) { return stage_costs(stage_work(config)); }
+
 std::vector<StageCost> plan_costs(const Config& config) {
-  return folds(config.parallel.schedule) ? stage_costs(stage_work(config)) : std::vector<StageCost>{};
+  return folds(config.parallel.schedule) ? stage_costs(config) : std::vector<StageCost>{};
 }
 
 double step_seconds(const Config& config, int num_microbatches) {
   const ParallelConfig& p = config.parallel;
-  const std::vector<StageCost> costs = stage_costs(stage_work(config));
+  const std::vector<StageCost> costs = stage_costs(config);
   // A full pipeline takes the time of its slowest rank for each further microbatch.
   const int simulated = std::min(num_microbatches, 4 * p.pp);
   std::vector<double> work(static_cast<size_t>(p.pp), 0);

@@ -36,6 +36,9 @@ struct StageWork {
 // leaves exposed.
 std::vector<StageCost> stage_costs(const StageWork& work);
 
+// The same of a resolved config.
+std::vector<StageCost> stage_costs(const Config& config);
+
 // Returns the costs from which make_plan decides: those of stage_costs() if the schedule uses them, else none. The same
 // on every rank. `config` must be resolved.
 std::vector<StageCost> plan_costs(const Config& config);

@@ -130,6 +130,24 @@ TEST(Estimates, check_lists_the_memory_of_unequal_inner_stages) {
   EXPECT_FALSE(lists({"parallel.pp=6", "parallel.schedule=1f1b"}));
 }
 
+// One stage has 14 of 24 layers, so the others wait for most of the step.
+TEST(Estimates, the_bubble_is_that_of_the_layers_of_each_stage) {
+  const auto bubble = [](const std::string& layers) {
+    const Config config = preset("gpt_1b3.yaml", 6, {"parallel.pp=6", "parallel.schedule=1f1b", layers});
+    const double found = simulated_bubble(config);
+    const auto json = nlohmann::json::parse(
+        check_json(config, value_or_throw(plan_job(config, facts_on_paper(config, 6))), nullptr, nullptr));
+    EXPECT_EQ(json["bubble"], found);
+    EXPECT_TRUE(contains(report(config, 6), fmt::format("the simulated bubble is {:.1f} %", 100 * found)));
+    return found;
+  };
+  EXPECT_NEAR(bubble("parallel.layers_per_chunk=even"), 5.0 / 64, 1e-9);
+  // Six ranks for the time of 14 layers, over the work of 24 and the head's, which is 2 to 3.
+  const double uneven = bubble("parallel.layers_per_chunk=2,2,14,2,2,2");
+  EXPECT_GT(uneven, 6 * 14 / 27.0 - 1);
+  EXPECT_LT(uneven, 6 * 15 / 26.0 - 1 + 0.1);
+}
+
 // JSON and text describe the same config.
 TEST(Estimates, check_warns_as_much_in_json_as_in_the_text) {
   const auto warnings = [](const Config& config, int ranks) {

@@ -9,7 +9,6 @@
 #include "lib/observe/status/check_report.h"
 #include "lib/observe/status/estimates.h"
 #include "lib/observe/status/order_report.h"
-#include "lib/schedule/pipeline.h"
 
 namespace tri {
 namespace {
@@ -48,16 +47,6 @@ Json data(const Config& config, const Tokenizer& tokenizer, const Dataset& datas
   Json object = {{"tokenizer", config.data.tokenizer}, {"vocab", tokenizer.vocab_size()}, {"sources", sources}};
   if (!config.data.stages.empty()) object["stages"] = Json::parse(order_json(config, dataset.order_fields()))["stages"];
   return object;
-}
-
-double bubble(const Config& config, const Mesh& mesh) {
-  const int chunks = config.parallel.chunks;
-  const std::vector<StageCost> costs(static_cast<size_t>(mesh.axis("pp").size * chunks),
-                                     equal_parts(config.parallel.schedule));
-  return simulate_pipeline(
-             plans_of_all_stages(config.parallel.schedule, mesh.axis("pp").size, microbatches(config), chunks), chunks,
-             costs, Overlap::kOn, placement_of(config.parallel.schedule))
-      .bubble;
 }
 
 // Returns all lines that the text report prints as WARNING.
@@ -113,7 +102,7 @@ std::string check_json(const Config& requested, const JobPlan& plan, const Token
         {"tokens", step_tokens}}},
       {"flops_per_token", model_flops_per_token(config)},
       {"flops_per_token_causal", model_flops_per_token(config, AttentionWork::kCausal)},
-      {"bubble", bubble(config, mesh)},
+      {"bubble", simulated_bubble(config)},
       {"dp_bytes_per_step", dp_traffic(config).step_bytes},
       {"cp_bytes_per_step", 0},
       {"ep_bytes_per_step", 0},

@@ -116,15 +116,10 @@ std::string memory(Config config, const Mesh& mesh, CheckDetail detail) {
 
 std::string bubble_text(const Config& config, const Mesh& mesh) {
   const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
-  const std::vector<StageCost> costs(static_cast<size_t>(mesh.axis("pp").size * chunks),
-                                     equal_parts(config.parallel.schedule));
-  const PipelineRun run =
-      simulate_pipeline(plans_of_all_stages(config.parallel.schedule, mesh.axis("pp").size, num_microbatches, chunks),
-                        chunks, costs, Overlap::kOn, placement_of(config.parallel.schedule));
-  TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
   const double whole = 100 * ideal_bubble(mesh.axis("pp").size, num_microbatches, chunks);
   return fmt::format("pipeline: {}, {}; the simulated bubble is {:.1f} % of the work; {} {:.1f} %\n",
-                     enum_name(config.parallel.schedule), counted(num_microbatches, "microbatch"), 100 * run.bubble,
+                     enum_name(config.parallel.schedule), counted(num_microbatches, "microbatch"),
+                     100 * simulated_bubble(config),
                      splits_backward(config.parallel.schedule) ? "with whole backward passes it would be"
                                                                : "(pp-1)/(chunks·microbatches) =",
                      whole);

@@ -12,6 +12,7 @@
 #include "lib/model/layer_division.h"
 #include "lib/optim/flat_layout.h"
 #include "lib/optim/optimizers.h"
+#include "lib/schedule/pipeline.h"
 #include "lib/simulate/goodput.h"
 #include "lib/simulate/new_config.h"
 
@@ -77,6 +78,19 @@ std::vector<LayerTraffic> layer_traffic(const Config& config) {
   if (config.parallel.cp > 1) all.push_back(layer_traffic(config, "cp", mesh.group({"cp"})));
   if (config.parallel.ep > 1) all.push_back(layer_traffic(config, "ep", mesh.group({"ep"})));
   return all;
+}
+
+double simulated_bubble(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  const bool even = divides_evenly(config);
+  std::vector<StageCost> costs(static_cast<size_t>(p.pp * p.chunks), equal_parts(p.schedule));
+  if (!even) costs = stage_costs(config);
+  for (StageCost& cost : costs) cost.transfer = 0;
+  const PipelineRun run = simulate_pipeline(plans_of_all_stages(p.schedule, p.pp, microbatches(config), p.chunks,
+                                                                even ? std::vector<StageCost>{} : plan_costs(config)),
+                                            p.chunks, costs, Overlap::kOn, placement_of(p.schedule));
+  TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
+  return run.bubble;
 }
 
 DpTraffic dp_traffic(const Config& config) {

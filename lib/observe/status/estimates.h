@@ -48,6 +48,11 @@ struct LayerTraffic {
 // Returns that of the axes that have several ranks.
 std::vector<LayerTraffic> layer_traffic(const Config& config);
 
+// Returns the idle time of all stages over their compute time in a step, by the simulator of pipelines. Of stages with
+// equal numbers of layers it is that of equal stages, which ideal_bubble() states too; of others, that of their FLOPs.
+// Transfers take no time. `config` must be resolved.
+double simulated_bubble(const Config& config);
+
 // How often to save, computed as in `simulate` (lib/simulate/goodput.h). A checkpoint is written alongside training, so
 // it costs only the time for which it stalls training.
 struct CheckpointEstimate {
