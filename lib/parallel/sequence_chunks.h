@@ -54,6 +54,14 @@ struct SequenceChunks {
     const auto [first, second] = keys(window, tile);
     return first.end - first.begin + second.end - second.begin - local_len();
   }
+  // Returns the most that foreign_keys() counts for a rank, as a share of the other ranks' positions. Needs several
+  // ranks.
+  double share_of_foreign_keys(int64_t window, int64_t tile) const {
+    if (window == 0) return 1;  // the last chunk's queries attend to all
+    int64_t most = 0;
+    for (int rank = 0; rank < cp.size; ++rank) most = std::max(most, of_rank(rank).foreign_keys(window, tile));
+    return static_cast<double>(most) / static_cast<double>(seq_len - local_len());
+  }
   // Returns the same samples as cp rank `rank` sees them.
   SequenceChunks of_rank(int rank) const { return {seq_len, {rank, cp.size}}; }
   // Returns the positions that the queries of each of this rank's chunks attend to, in whole tiles, without those of

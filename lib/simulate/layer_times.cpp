@@ -516,21 +516,14 @@ bool gathers_again(const Workload& w) {
   return w.gathers_again || recomputes_rows;
 }
 
-// The part of the other ranks' keys that this program sends to the rank whose queries attend to most of them.
-double share_of_foreign_keys(const Workload& w, const AttentionSpec& attention) {
-  if (attention.window == 0) return 1;  // of the last chunk all
-  int64_t most = 0;
-  for (int rank = 0; rank < w.cp; ++rank)
-    most = std::max(most, SequenceChunks{attention.seq_len, {rank, w.cp}}.foreign_keys(attention.window, kKeyTile));
-  return static_cast<double>(most) * w.cp / ((w.cp - 1.0) * attention.seq_len);
-}
-
 // The time until each cp rank has the keys and values of all that it reads, or their gradients, in one of `groups`
 // equal transfers.
 double kv_seconds(const Workload& w, const AttentionSpec& attention, const Cluster& c, const TransferTimes& transfers,
                   int groups = 1) {
   const double element = w.gathers_kv ? activation_bytes(w.numbers) : 2;
-  const double share = w.gathers_kv ? share_of_foreign_keys(w, attention) / groups : 1;
+  // Of the rank whose queries attend to most keys of the others.
+  const SequenceChunks chunks{attention.seq_len, {0, w.cp}};
+  const double share = w.gathers_kv ? chunks.share_of_foreign_keys(attention.window, kKeyTile) / groups : 1;
   const double bytes =
       2.0 * w.micro_batch * attention.seq_len * static_cast<double>(attention.kv_width()) / w.tp * element * share;
   const int members = std::clamp(c.node.ranks / w.tp, 1, w.cp);

@@ -100,6 +100,16 @@ TEST(Estimates, cp_sends_keys_values_and_their_gradients) {
   EXPECT_TRUE(layer_traffic(preset("gpt_1b3.yaml", 8)).empty());
 }
 
+// With a window each of a rank's two chunks needs only the 4096 positions before it, of 7 x 16384 on other ranks.
+TEST(Estimates, cp_sends_only_the_keys_that_a_window_reaches) {
+  const auto bytes = [](const std::string& window) {
+    const Config config = preset("llama_3_8b_131k.yaml", 16, {"model.window=" + window});
+    return static_cast<double>(traffic_over(layer_traffic(config), "cp").step_bytes);
+  };
+  EXPECT_NEAR(bytes("4096") / bytes("0"), 2 * 4096 / (7 * 16384.0), 1e-9);
+  EXPECT_LT(bytes("128"), bytes("4096"));
+}
+
 // Rows to their experts and back, forward, backward and in the repeated forward pass.
 TEST(Estimates, ep_sends_rows_to_experts_and_back) {
   const auto with = [](const std::string& ep) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "io/base/format.h"
+#include "kernels/attention.h"
 #include "lib/checkpoint/state.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/batch_sizes.h"
@@ -12,6 +13,7 @@
 #include "lib/model/layer_division.h"
 #include "lib/optim/flat_layout.h"
 #include "lib/optim/optimizers.h"
+#include "lib/parallel/sequence_chunks.h"
 #include "lib/schedule/pipeline.h"
 #include "lib/simulate/goodput.h"
 #include "lib/simulate/new_config.h"
@@ -39,7 +41,8 @@ double bytes_of_layer(const Config& config, const LayerSpec& layer, const std::s
   const double element = config.precision.compute == Dtype::kBF16 ? 2 : 4;
   if (axis == "cp") {  // two gathers and the gradients' sums
     const double own = rows * 2 * static_cast<double>(layer.attention.kv_width()) / p.tp * element;
-    return 3 * own * (p.cp - 1);
+    const SequenceChunks chunks{layer.attention.seq_len, {0, p.cp}};
+    return 3 * own * (p.cp - 1) * chunks.share_of_foreign_keys(layer.attention.window, kKeyTile);
   }
   if (!layer.has_experts()) return 0;
   const double exchanges = p.recompute == Recompute::kFull ? 6 : 4;

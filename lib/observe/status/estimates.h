@@ -32,8 +32,8 @@ struct DpTraffic {
 DpTraffic dp_traffic(const Config& config);
 
 // Traffic inside the layers over cp or ep in one step, for a rank of the stage that sends most of it: with cp the keys
-// and values of its tokens, and the gradients of the others' (lib/model/kv_exchange.h); with ep rows to their experts
-// and back, both ways, if the experts are balanced (lib/model/moe.h).
+// and values that the others' windows reach, and their gradients (lib/model/kv_exchange.h); with ep rows to their
+// experts, or all tokens to all ranks, and back, both ways, if the experts are balanced (lib/model/moe.h).
 struct LayerTraffic {
   std::string axis;            // "cp" or "ep"
   int64_t step_bytes = 0;      // sent per rank
