@@ -130,6 +130,22 @@ TEST(Estimates, ep_sends_rows_to_experts_and_back) {
   EXPECT_EQ(json["warnings"].size(), 1U);
 }
 
+// 4096 tokens, 2048 wide, choose 2 experts each, so a rank needs a quarter of them. Copies bring all of them to 7 others.
+// FP8 is cast before it is sent, except for gradients by copies.
+TEST(Estimates, ep_sends_what_its_transfers_send) {
+  const auto rows = [](const std::string& transfers, const std::string& gemm) {
+    const Config config = preset("qwen3_30b_a3b.yaml", 64,
+                                 {"parallel.recompute=full", "parallel.ep=8", "model.experts_per_token=2",
+                                  "parallel.ep_transfers=" + transfers, "precision.gemm=" + gemm});
+    const double bytes = static_cast<double>(traffic_over(layer_traffic(config), "ep").step_bytes);
+    return bytes / (16.0 * 48 * 4096 * 2048 * 7);  // bytes of a token's row for each other rank
+  };
+  EXPECT_NEAR(rows("collectives", "compute"), 6 * 2 / 4.0, 1e-9);
+  EXPECT_NEAR(rows("copies", "compute"), 3 * 2 + 3 * 2 / 4.0, 1e-9);
+  EXPECT_NEAR(rows("collectives", "fp8"), 3 * 1 / 4.0 + 3 * 2 / 4.0, 1e-9);
+  EXPECT_NEAR(rows("copies", "fp8"), 2 * 1 + 2 + 3 * 2 / 4.0, 1e-9);
+}
+
 // The third of six stages has 14 of 24 layers.
 TEST(Estimates, check_lists_the_memory_of_unequal_inner_stages) {
   const auto lists = [](const std::vector<std::string>& overrides) {

@@ -45,9 +45,14 @@ double bytes_of_layer(const Config& config, const LayerSpec& layer, const std::s
     return 3 * own * (p.cp - 1) * chunks.share_of_foreign_keys(layer.attention.window, kKeyTile);
   }
   if (!layer.has_experts()) return 0;
-  const double exchanges = p.recompute == Recompute::kFull ? 6 : 4;
-  const double pairs = rows / p.tp * static_cast<double>(layer.moe.per_token);
-  return exchanges * pairs * static_cast<double>(layer.moe.hidden) * element * (p.ep - 1) / p.ep;
+  const double forwards = p.recompute == Recompute::kFull ? 2 : 1, tokens = rows / p.tp;
+  const double pairs = tokens * static_cast<double>(layer.moe.per_token) * (p.ep - 1) / p.ep;
+  // To the experts copies bring all tokens, and their gradients before the cast; messages carry FP8 both ways.
+  const bool copies = ep_by_copies(config);
+  const double there = copies ? tokens * (p.ep - 1) : pairs, cast = layer.fp8 ? 1 : element;
+  const double there_bytes = there * (forwards * cast + (copies ? element : cast)),
+               back_bytes = pairs * (forwards + 1) * element;
+  return (there_bytes + back_bytes) * static_cast<double>(layer.moe.hidden);
 }
 
 LayerTraffic layer_traffic(const Config& config, const std::string& axis, const std::vector<int>& group) {
