@@ -141,7 +141,8 @@ std::vector<std::string> plan_notes(const Config& config, const Cluster& cluster
   if (std::string note = attention_note(search.best.front().workload, cluster); !note.empty())
     notes.push_back(std::move(note));
   if (std::string note = experts_note(search.best.front().workload); !note.empty()) notes.push_back(std::move(note));
-  if (std::string note = documents_note(search.best.front().workload); !note.empty()) notes.push_back(std::move(note));
+  if (std::string note = documents_note(search.best.front().workload, cluster); !note.empty())
+    notes.push_back(std::move(note));
   if (std::string note = bucket_note(config, cluster, search); !note.empty()) notes.push_back(std::move(note));
   if (std::string note = scale_note(config, cluster, options, search); !note.empty()) notes.push_back(std::move(note));
   // An alternative must be better by more than the uncertainty, or at least by 2 %.

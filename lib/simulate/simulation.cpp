@@ -56,7 +56,7 @@ std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& op
   if (s.memory_estimated)
     notes.push_back("the memory is an estimate: only this program's own can be planned byte for byte");
   if (std::string note = experts_note(s.workload); !note.empty()) notes.push_back(std::move(note));
-  if (std::string note = documents_note(s.workload); !note.empty()) notes.push_back(std::move(note));
+  if (std::string note = documents_note(s.workload, s.cluster); !note.empty()) notes.push_back(std::move(note));
   if (std::string note = attention_note(s.workload, s.cluster); !note.empty()) notes.push_back(std::move(note));
   if (options.program == Program::kTrireme && options.stragglers == Stragglers::kOn)
     if (std::string note = bucket_note(s); !note.empty()) notes.push_back(std::move(note));

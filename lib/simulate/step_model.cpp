@@ -469,8 +469,11 @@ std::string experts_note(const Workload& workload) {
                                      workload.imbalance));
 }
 
-std::string documents_note(const Workload& workload) {
+std::string documents_note(const Workload& workload, const Cluster& cluster) {
   if (!workload.document_mask) return "";
+  if (cluster.software.scores_in_memory)
+    return "data.document_mask: attention whose scores are in memory (scores_in_memory) computes the pairs of whole "
+           "samples, so documents change no time";
   if (!workload.documents)
     return "data.document_mask: the prediction is for samples of one document each; attention within shorter "
            "documents takes less time (--document-tokens, or data.sources on this machine)";

@@ -79,8 +79,8 @@ std::string attention_note(const Workload& workload, const Cluster& cluster);
 // published steps are; "" without experts.
 std::string experts_note(const Workload& workload);
 
-// With data.document_mask: which documents a prediction assumes, and what they change; "" otherwise.
-std::string documents_note(const Workload& workload);
+// With data.document_mask: which documents a prediction assumes, and what they change on `cluster`; "" otherwise.
+std::string documents_note(const Workload& workload, const Cluster& cluster);
 
 // Seconds of a step in which a rank's transfers run, hidden or not: messages of one direction, and dp's reductions and
 // gathers. Determines how often they share the same links.

@@ -111,5 +111,22 @@ TEST(DocumentSamples, simulate_and_plan_take_them) {
   EXPECT_LT(value_or_throw(search_layouts(open, cluster, search)).best.front().step.seconds, before);
 }
 
+TEST(DocumentSamples, change_no_time_where_scores_are_in_memory) {
+  const Config config = llama(8192, 8);
+  Cluster cluster = h100();
+  cluster.software.scores_in_memory = true;
+  WorkloadOptions options;
+  const Simulation whole = value_or_throw(simulate(config, cluster, options));
+  options.documents = std::make_shared<DocumentSamples>(exponential_documents(config, 600));
+  const Simulation cut = value_or_throw(simulate(config, cluster, options));
+  EXPECT_EQ(cut.step.seconds, whole.step.seconds);
+  for (const Simulation* simulation : {&whole, &cut}) {
+    const std::string text = to_text(*simulation);
+    EXPECT_NE(text.find("documents change no time"), std::string::npos) << text;
+    EXPECT_EQ(text.find("% of the pairs"), std::string::npos) << text;
+    EXPECT_EQ(text.find("takes less time"), std::string::npos) << text;
+  }
+}
+
 }  // namespace
 }  // namespace tri
