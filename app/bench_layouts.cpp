@@ -6,6 +6,7 @@
 #include "app/job_config.h"
 #include "io/base/format.h"
 #include "io/base/progress.h"
+#include "lib/model/layer_division.h"
 
 namespace tri {
 namespace {
@@ -14,19 +15,21 @@ using Json = nlohmann::ordered_json;
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-Json to_json(const SweepRow& row) {
+Json to_json(const Config& config, const SweepRow& row, int ranks) {
   const ParallelLayout& l = row.layout;
-  Json object = {{"tp", l.tp}};
-  if (l.cp > 1) object["cp"] = l.cp;
-  object.update({{"pp", l.pp},
+  Json object = {{"tp", l.tp},
                  {"dp", l.dp},
+                 {"pp", l.pp},
+                 {"cp", l.cp},
                  {"chunks", l.chunks},
                  {"schedule", enum_name(l.schedule)},
                  {"zero", l.zero},
                  {"micro_batch", l.micro_batch},
                  {"recompute", enum_name(l.recompute)},
                  {"own", row.own},
-                 {"memory_bytes", row.memory_bytes}});
+                 {"memory_bytes", row.memory_bytes}};
+  if (l.layers_per_chunk != kEvenLayers)
+    object["layers_per_chunk"] = layer_counts(value_or_throw(resolve_config(with_layout(config, l), ranks)));
   if (!row.problem.empty()) {
     object["problem"] = row.problem;
     return object;
@@ -39,7 +42,7 @@ Json to_json(const SweepRow& row) {
 
 Json to_json(const Config& config, const SweepResult& result, int ranks) {
   Json rows = Json::array();
-  for (const SweepRow& row : result.rows) rows.push_back(to_json(row));
+  for (const SweepRow& row : result.rows) rows.push_back(to_json(config, row, ranks));
   const LayoutChoice& choice = result.choice;
   return {{"name", config.run.name},
           {"ranks", ranks},

@@ -29,7 +29,7 @@ void check_sweep(const Json& sweep, int ranks, size_t limit) {
   double previous = 0;
   int own = 0;
   for (const Json& l : layouts) {
-    const int tp = l.at("tp"), cp = l.value("cp", 1), pp = l.at("pp"), dp = l.at("dp"), micro = l.at("micro_batch");
+    const int tp = l.at("tp"), cp = l.at("cp"), pp = l.at("pp"), dp = l.at("dp"), micro = l.at("micro_batch");
     expect(tp * cp * pp * dp == ranks, "tp x cp x pp x dp are the ranks", l);
     expect(sweep.at("global_batch").get<int>() % (micro * dp) == 0, "the same global batch", l);
     std::string text;

@@ -52,6 +52,10 @@ json 0 4 step tiny.yaml --sweep layout --limit 40 --steps 1 --warmup 1 --set par
 "$bench_json" sweep 4 40 <out.json >layouts.txt || fail "the sweep's JSON with cp" "$(<out.json)"
 grep -q "parallel.cp=2" layouts.txt || fail "no layout with cp 2" "$(<layouts.txt)"
 
+echo "the JSON of a sweep has the layers of an uneven layout"
+json 0 4 step tiny.yaml --sweep layout --limit 1 --steps 1 --warmup 1 --set parallel.layers_per_chunk=3,1
+grep -q '"layers_per_chunk":\[3,1\]' out.json || fail "no layers_per_chunk" "$(<out.json)"
+
 echo "the table of a sweep names the best layout, and --limit limits it"
 run 0 "$mpirun" -n 4 "$trireme" bench step tiny.yaml --sweep layout --limit 2 --steps 1 --warmup 1
 has "best: --set parallel.tp="

@@ -164,6 +164,9 @@ TEST(Estimates, the_bubble_is_that_of_the_layers_of_each_stage) {
     const auto json = nlohmann::json::parse(
         check_json(config, value_or_throw(plan_job(config, facts_on_paper(config, 6))), nullptr, nullptr));
     EXPECT_EQ(json["bubble"], found);
+    const bool even = layers == "parallel.layers_per_chunk=even";
+    EXPECT_EQ(json["layout"].value("layers_per_chunk", std::vector<int>{}),
+              even ? std::vector<int>{} : (std::vector{2, 2, 14, 2, 2, 2}));
     EXPECT_TRUE(contains(report(config, 6), fmt::format("the simulated bubble is {:.1f} %", 100 * found)));
     return found;
   };

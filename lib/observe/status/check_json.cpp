@@ -6,6 +6,7 @@
 #include "lib/config/batch_sizes.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
+#include "lib/model/layer_division.h"
 #include "lib/observe/status/check_report.h"
 #include "lib/observe/status/estimates.h"
 #include "lib/observe/status/order_report.h"
@@ -66,7 +67,8 @@ std::vector<std::string> warnings(const Config& config, const JobPlan& plan, con
   return all;
 }
 
-Json layout(const ParallelConfig& p, const Mesh& mesh) {
+Json layout(const Config& config, const Mesh& mesh) {
+  const ParallelConfig& p = config.parallel;
   Json object;
   for (const GridAxis& axis : mesh.grid.axes) object[axis.name] = axis.size;
   object["cp"] = mesh.axis("cp").size;
@@ -75,6 +77,7 @@ Json layout(const ParallelConfig& p, const Mesh& mesh) {
   object["schedule"] = enum_name(p.schedule);
   object["zero"] = p.zero;
   object["recompute"] = enum_name(p.recompute);
+  if (!divides_evenly(config)) object["layers_per_chunk"] = layer_counts(config);
   return object;
 }
 
@@ -83,7 +86,6 @@ Json layout(const ParallelConfig& p, const Mesh& mesh) {
 std::string check_json(const Config& requested, const JobPlan& plan, const Tokenizer* tokenizer,
                        const Dataset* dataset) {
   const Config config = with_plan(requested, plan);
-  const ParallelConfig& p = config.parallel;
   const Mesh mesh = mesh_of(config, 0);
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
@@ -94,7 +96,7 @@ std::string check_json(const Config& requested, const JobPlan& plan, const Token
       {"ranks", mesh.world_size()},
       {"device", enum_name(plan.device.kind)},
       {"parameters", parameters},
-      {"layout", layout(p, mesh)},
+      {"layout", layout(config, mesh)},
       {"batch",
        {{"samples", config.data.global_batch},
         {"micro_batch", config.data.micro_batch},
