@@ -205,8 +205,8 @@ void fit_constants(const std::vector<MeasuredStep>& steps, KernelRates rates, Cl
     double low, high;
     double start = *value;
   };
-  s.fixed_s = std::max(1e-3, s.fixed_s);
-  std::vector<Knob> knobs{{&s.gemm_share, 1e-4, 1}, {&s.fixed_s, 1e-6, 100}};
+  s.layer_us = std::max(10.0, s.layer_us);
+  std::vector<Knob> knobs{{&s.gemm_share, 1e-4, 1}, {&s.layer_us, 1e-3, 1e6}};
   if (rates == KernelRates::kUnknown) knobs.push_back({&s.memory_share, 1e-4, 1});
   if (std::ranges::any_of(steps, [](const auto& step) { return step.config.precision.gemm == GemmFormat::kFp8; }))
     knobs.push_back({&s.fp8_gemm_share, 1e-4, 1});

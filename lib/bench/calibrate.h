@@ -31,10 +31,11 @@ struct Calibration {
 
 // Measures transfers on the config's axes; on GPUs the rates of a device copy and of attention inside steps; then steps
 // of variants (half of the batch, of the layers, of the sequence, of the micro-batch; GEMMs in FP8 or not). Fits the
-// other constants: software.gemm_share, software.fixed_s, with tp node.latency_us (at most the measured value), on GPUs
-// with FP8 software.fp8_gemm_share, on CPUs software.memory_share. The config itself is measured too but excluded from
-// the fit: its error is the first in the result. `config` must be resolved and planned. Collective; all ranks get the
-// same result. Fails with kUsage if the config allows no variant.
+// other constants: software.gemm_share, software.layer_us, with tp node.latency_us (at most the measured value), on
+// GPUs with FP8 software.fp8_gemm_share, on CPUs software.memory_share. With tp, steps show only the sum of layer_us
+// and latencies. The config itself is measured too but excluded from the fit: its error is the first in the result.
+// `config` must be resolved and planned. Collective; all ranks get the same result. Fails with kUsage if the config
+// allows no variant.
 Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, Device& device,
                               const CalibrationBench& bench);
 

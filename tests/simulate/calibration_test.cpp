@@ -13,15 +13,16 @@ namespace tri {
 namespace {
 
 // GPT 1.3B with tp 2 on two H200s (2026-11-22, lib/bench/measurements/calibration.md).
-Config config_of(const std::vector<std::string>& changes) {
+Config config_of(const std::vector<std::string>& changes, int tp = 2) {
   const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/gpt_1b3.yaml";
   const auto text = read_config_text(path);
   EXPECT_TRUE(text) << text.error().message;
-  std::vector<std::string> settings{"parallel.tp=2", "parallel.dp=1", "data.micro_batch=4", "data.global_batch=16"};
+  std::vector<std::string> settings{fmt::format("parallel.tp={}", tp), "parallel.dp=1", "data.micro_batch=4",
+                                    "data.global_batch=16"};
   settings.insert(settings.end(), changes.begin(), changes.end());
   auto parsed = parse_config(text.value(), path, settings);
   EXPECT_TRUE(parsed) << parsed.error().message;
-  auto resolved = resolve_config(parsed.value(), 2);
+  auto resolved = resolve_config(parsed.value(), tp);
   EXPECT_TRUE(resolved) << resolved.error().message;
   return resolved.value();
 }
@@ -60,22 +61,29 @@ TEST(Calibration, lowers_a_latency_that_no_step_pays) {
   }
 }
 
-// Fitting steps simulated with known constants recovers these constants and predicts another model's steps.
-TEST(Calibration, finds_the_constants_behind_the_steps) {
-  Cluster truth = h200();
-  truth.software.gemm_share = 0.7;
-  truth.software.fp8_gemm_share = 0.55;
-  truth.software.fixed_s = 0.004;
-  truth.node.latency_us = 9;
+// Returns the variants of `bench calibrate` with their simulated times.
+std::vector<MeasuredStep> steps_on(const Cluster& truth, int tp) {
   std::vector<MeasuredStep> steps;
   for (const std::vector<std::string>& changes : std::vector<std::vector<std::string>>{{"data.global_batch=8"},
                                                                                        {"model.layers=12"},
                                                                                        {"model.seq_len=1024"},
                                                                                        {"data.micro_batch=2"},
                                                                                        {"precision.gemm=fp8"}}) {
-    const Config config = config_of(changes);
+    const Config config = config_of(changes, tp);
     steps.push_back({config, seconds_on(truth, config)});
   }
+  return steps;
+}
+
+// Fitting steps simulated with known constants recovers these constants and predicts another model's steps. With tp a
+// latency and a time per layer and microbatch differ in nothing that a step shows.
+TEST(Calibration, finds_the_constants_behind_the_steps) {
+  Cluster truth = h200();
+  truth.software.gemm_share = 0.7;
+  truth.software.fp8_gemm_share = 0.55;
+  truth.software.layer_us = 40;
+  truth.node.latency_us = 9;
+  std::vector<MeasuredStep> steps = steps_on(truth, 2);
   Cluster found = h200();
   found.software.gemm_share = 0.5;
   found.software.fp8_gemm_share = 0.9;
@@ -83,7 +91,6 @@ TEST(Calibration, finds_the_constants_behind_the_steps) {
   fit_constants(steps, KernelRates::kMeasured, found);
   EXPECT_NEAR(found.software.gemm_share, 0.7, 0.01);
   EXPECT_NEAR(found.software.fp8_gemm_share, 0.55, 0.01);
-  EXPECT_NEAR(found.software.fixed_s, 0.004, 0.001);
   EXPECT_LT(found.node.latency_us, 30);
   for (const std::string format : {"compute", "fp8"}) {
     const Config wider =
@@ -95,6 +102,15 @@ TEST(Calibration, finds_the_constants_behind_the_steps) {
   found.software.fp8_gemm_share = 0.9;
   fit_constants(steps, KernelRates::kMeasured, found);
   EXPECT_EQ(found.software.fp8_gemm_share, 0.9);
+}
+
+TEST(Calibration, finds_the_time_of_a_layer_and_microbatch_without_tp) {
+  Cluster truth = h200();
+  truth.software.layer_us = 100;  // 9.6 ms a step of 24 layers and 4 microbatches
+  Cluster found = h200();
+  fit_constants(steps_on(truth, 1), KernelRates::kMeasured, found);
+  EXPECT_NEAR(found.software.layer_us, 100, 15);
+  EXPECT_EQ(found.software.fixed_s, 0);
 }
 
 // On CPU ranks that share cores, from constants that are far off: predicts the quick start from its halves.
@@ -118,7 +134,7 @@ TEST(Calibration, predicts_the_quick_start_from_its_halves) {
   truth.software.gemm_share = 0.11;
   truth.software.attention_forward = truth.software.attention_backward = 0.7 * truth.software.gemm_share;
   truth.software.memory_share = 0.02;
-  truth.software.fixed_s = 0.01;
+  truth.software.layer_us = 600;  // 10 ms a step of 4 layers and 4 microbatches
   truth.node.latency_us = 120;
   const Config whole = quickstart("run.seed=1");
   const auto half = [](const char* key, int value) { return fmt::format("{}={}", key, value / 2); };
