@@ -87,14 +87,18 @@ void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::
   if (mesh.world_rank != 0) return;
   const double total = std::accumulate(sum.begin(), sum.end(), 0.0);
   std::string parts;
-  for (size_t i = 0; i < sum.size(); ++i)
-    parts +=
-        fmt::format("{}{} {:.1f} %", i == 0 ? "" : ", ", StepTimes::names()[i], 100 * sum[i] / std::max(total, 1e-9));
+  for (size_t i = 0; i < sum.size(); ++i) {
+    const double share = sum[i] / std::max(total, 1e-9);
+    if (share >= 0.0005)  // else it would be printed as 0.0 %
+      parts += fmt::format("{}{} {:.1f} %", parts.empty() ? "" : ", ", StepTimes::names()[i], 100 * share);
+  }
   log_info("time: wall {}, of which {} in steps; mean over {}: {}", format_duration(wall_seconds),
            format_duration(total / mesh.world_size()), counted(mesh.world_size(), "rank"), parts);
   std::string traffic;
   for (const auto& [name, seconds] : busy)
-    traffic += fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));
+    if (seconds / mesh.world_size() >= 0.05)  // else it would be printed as 0.0 s
+      traffic +=
+          fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));
   if (!traffic.empty()) log_info("transfers during compute: {}", traffic);
 }
 
