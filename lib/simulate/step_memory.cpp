@@ -94,12 +94,19 @@ struct InFlight {
   double outputs = 0;  // outputs of the model's last layer
 };
 
-InFlight in_flight(const Workload& w, const Layers& layers, int stage) {
+// Returns the plans of all stages if they must be made together, else none.
+std::vector<Plan> folded_plans(const Workload& w) {
+  // They do not repeat exactly. The step's times use the same number (column.cpp).
+  const int num_microbatches = std::min(w.num_microbatches(), 6 * w.pp);
+  return folds(w.schedule) ? make_plans(w.schedule, w.pp, num_microbatches, w.chunks, plan_costs(w))
+                           : std::vector<Plan>{};
+}
+
+InFlight in_flight(const Workload& w, const Layers& layers, int stage, const std::vector<Plan>& folded) {
   const Axis pp = pipeline_axis(w.schedule, stage, w.pp);
-  // The plans of a folded pipeline do not repeat exactly.
-  const int microbatches_of_plan = pp.folded ? w.num_microbatches() : std::min(w.num_microbatches(), 4 * w.pp);
-  const Plan plan =
-      with_transfers(make_plan(w.schedule, pp, microbatches_of_plan, w.chunks, plan_costs(w)), pp, w.chunks);
+  const Plan plan = with_transfers(
+      folded.empty() ? make_plan(w.schedule, pp, std::min(w.num_microbatches(), 4 * w.pp), w.chunks) : folded[stage],
+      pp, w.chunks);
   InFlight most;
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
     const int microbatches = max_in_flight(plan, chunk), due = max_weights_due(plan, chunk);
@@ -226,7 +233,8 @@ double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuPrope
   return workspace;
 }
 
-StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, const GpuProperties& gpu) {
+StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, const std::vector<Plan>& folded,
+                           const GpuProperties& gpu) {
   const ModelConfig& m = w.model;
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
@@ -268,7 +276,7 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   const auto held = [&](const Elements& of) { return w.zero == 0 ? of.total() : sharded(of); };
   memory.optimizer = held(of_stage) * (4 + w.optimizer_bytes) - held(matrices) * (w.optimizer_bytes - w.matrix_bytes);
   memory.workspace += muon_workspace_bytes(w, layers, stage);
-  const InFlight alive = in_flight(w, layers, stage);
+  const InFlight alive = in_flight(w, layers, stage, folded);
   const double boundary = (w.sequence_parallel ? rows / w.tp : rows) * m.hidden * bytes;
   memory.activations = alive.kept;
   if (w.stage_buffers) memory.activations += (alive.inputs + alive.outputs) * boundary;
@@ -317,11 +325,12 @@ GpuProperties gpu_of(const Cluster& cluster) {
 
 StepMemory estimate_memory(const Workload& w, const GpuProperties& gpu) {
   const Layers layers = w.layers();
+  const std::vector<Plan> folded = folded_plans(w);
   StepMemory most;
   for (int stage = 0; stage < w.pp; ++stage) {
     // Stages in between hold fewer microbatches than the first.
     if (inner_stages_are_alike(w.schedule, w.layers_per_chunk.empty()) && stage > 0 && stage < w.pp - 1) continue;
-    const StepMemory memory = memory_of_stage(w, layers, stage, gpu);
+    const StepMemory memory = memory_of_stage(w, layers, stage, folded, gpu);
     if (memory.total() > most.total()) most = memory;
   }
   return most;
