@@ -130,8 +130,8 @@ TEST(Estimates, ep_sends_rows_to_experts_and_back) {
   EXPECT_EQ(json["warnings"].size(), 1U);
 }
 
-// 4096 tokens, 2048 wide, choose 2 experts each, so a rank needs a quarter of them. Copies bring all of them to 7 others.
-// FP8 is cast before it is sent, except for gradients by copies.
+// 4096 tokens, 2048 wide, choose 2 experts each, so a rank needs a quarter of them. Copies bring all of them to 7
+// others. FP8 is cast before it is sent, except for gradients by copies.
 TEST(Estimates, ep_sends_what_its_transfers_send) {
   const auto rows = [](const std::string& transfers, const std::string& gemm) {
     const Config config = preset("qwen3_30b_a3b.yaml", 64,
