@@ -96,10 +96,8 @@ struct InFlight {
 
 // Returns the plans of all stages if they must be made together, else none.
 std::vector<Plan> folded_plans(const Workload& w) {
-  // They do not repeat exactly. The step's times use the same number (column.cpp).
-  const int num_microbatches = std::min(w.num_microbatches(), 6 * w.pp);
-  return folds(w.schedule) ? make_plans(w.schedule, w.pp, num_microbatches, w.chunks, plan_costs(w))
-                           : std::vector<Plan>{};
+  if (!folds(w.schedule)) return {};
+  return make_plans(w.schedule, w.pp, w.num_microbatches(), w.chunks, plan_costs(w));  // they do not repeat exactly
 }
 
 InFlight in_flight(const Workload& w, const Layers& layers, int stage, const std::vector<Plan>& folded) {
