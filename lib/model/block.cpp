@@ -33,6 +33,7 @@ LayerTensors with_inputs(LayerTensors t, const LayerTensors& inputs) {
   replace(t.mlp.activated_t, inputs.mlp.activated_t);
   replace(t.moe.activated, inputs.moe.activated);
   replace(t.moe.shared_activated, inputs.moe.shared_activated);
+  replace(t.moe.shared_activated_t, inputs.moe.shared_activated_t);
   return t;
 }
 

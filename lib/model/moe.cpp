@@ -188,7 +188,8 @@ void allocate_due(const MoeSpec& moe, const BranchMemory& m, LayerTensors& input
   const Recompute recompute = m.config.parallel.recompute;
   const int64_t P = expert_rows(moe, d.Rl, m.config.parallel.ep, m.config.parallel.ep_capacity);
   if (recompute == Recompute::kFull) allocate_tensors(moe, m, inputs);
-  const bool activated = recompute == Recompute::kSelective && moe.shared_hidden > 0;
+  const bool recomputed = m.fp8 ? !keeps_activated(recompute) : recompute == Recompute::kSelective;
+  const bool activated = recomputed && moe.shared_hidden > 0;
   if (activated && m.fp8) inputs.moe.shared_activated_t = m.take(Dtype::kE4M3, {moe.shared_hidden, d.Rl});
   if (activated && !m.fp8) inputs.moe.shared_activated = m.take(d.dtype, {d.Rl, moe.shared_hidden});
   MoeWorkspace& w = work.moe;
