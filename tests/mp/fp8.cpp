@@ -111,6 +111,17 @@ TEST(Fp8, every_layout_trains_like_one_rank) {
     if (layout.ranks() <= test_job()->world_size()) expect_like_one_rank(layout);
 }
 
+TEST(Fp8, a_split_backward_pass_has_the_bits_of_a_whole_one) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
+    for (const bool moe : {false, true}) {
+      Layout layout = on_test_device(fp8({.pp = 2, .llama = true, .moe = moe, .recompute = recompute}));
+      if (layout.ranks() > test_job()->world_size()) continue;
+      const History whole = train(layout, false);
+      layout.schedule = Schedule::kZbH1;
+      expect_bit_identical(train(layout, false), whole, layout.name());
+    }
+}
+
 TEST(Fp8, bounds_find_faulty_gradients_of_a_layer) {
   if (test_device_kind() != DeviceKind::kCpu) GTEST_SKIP() << "faults are those of the CPU's GEMMs";
   expect_faults_are_found(fp8({}));
