@@ -27,13 +27,19 @@ const Parameter* find(const std::vector<Parameter>& parameters, const std::strin
 class ListBuilder {
  public:
   explicit ListBuilder(const Config& config)
-      : config_(config), m_(config.model), layers_(layers_of_model(config)), slots_(config) {}
+      : config_(config),
+        m_(config.model),
+        layers_(layers_of_model(config)),
+        slots_(config),
+        separates_(config.parallel.zero == 2 && splits_backward(config.parallel.schedule)) {}
   std::vector<ParamSpec> take() { return std::move(specs_); }
 
   void embedding(bool tied_over_stages) {
     token_table(weight_of(modules::kTokens), tied_over_stages ? kTied : kOwn, false);
-    if (m_.position == Position::kLearned)
+    if (m_.position == Position::kLearned) {
       replicated(weight_of(modules::kPositions), {m_.seq_len, m_.hidden}, InitRule::kNormal, true);
+      specs_.back().undelayed = separates_;
+    }
   }
 
   void layer(int layer) {
@@ -67,7 +73,8 @@ class ListBuilder {
                       .init_std = static_cast<float>(m_.init_std),
                       .valid_rows = m_.vocab,
                       .decay = true,
-                      .tied_copy = tied_copy});
+                      .tied_copy = tied_copy,
+                      .undelayed = separates_});
   }
   void matrix(const std::string& name, std::vector<int64_t> shape, int split_dim, double std) {
     specs_.push_back({.name = name,
@@ -97,6 +104,7 @@ class ListBuilder {
       spec.split_dim = spec.experts ? 0 : -1;
       spec.sharded = spec.experts ? AxisSet{"ep"} : AxisSet{};
       spec.reduced = spec.experts ? AxisSet{"edp"} : kRowAxes;
+      spec.undelayed = separates_ && linear.module == modules::kExpertsFc2;
       return;
     }
     if (specs_.back().muon) specs_.back().interleaved = linear.interleaved;
@@ -130,6 +138,7 @@ class ListBuilder {
   const ModelConfig& m_;
   const Layers layers_;
   const Fp8Slots slots_;
+  const bool separates_;  // ParamSpec::undelayed is set
   std::vector<ParamSpec> specs_;
 };
 

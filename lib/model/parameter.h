@@ -35,6 +35,8 @@ struct ParamSpec {
   bool muon = false;
   bool experts = false;  // dim 0 counts experts, each of which is a tensor of its own to the optimizer
   std::array<int64_t, 3> interleaved{};
+  // With ZeRO 2 and a plan that delays weight gradients: its gradient is added with the input gradients all the same.
+  bool undelayed = false;
   int64_t fp8_slot = -1;  // its slot in Fp8Tensors if it is stored in FP8 rather than in compute precision
 
   int64_t numel() const;

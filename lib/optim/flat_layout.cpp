@@ -11,13 +11,13 @@ namespace {
 // The properties that all parameters of a bucket share.
 struct Kind {
   AxisSet reduced;  // without axes of one rank, along which a gradient is always complete
-  bool matrices, quantized, muon;
+  bool matrices, quantized, muon, undelayed;
 
   // Quantized weights come first. Buckets that are complete after their own collectives come next: matrices before
   // small parameters, Muon's before others. Buckets that are also summed over slower axes follow.
   auto order() const {
     const AxisSet remaining = reduced - kReducingAxes;
-    return std::tuple(!quantized, !remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !muon);
+    return std::tuple(!quantized, !remaining.empty(), ~remaining.bits(), ~reduced.bits(), !matrices, !muon, !undelayed);
   }
   bool operator==(const Kind&) const = default;
 };
@@ -28,7 +28,7 @@ Kind kind_of(const ParamSpec& spec, const Mesh& mesh) {
   // Ranks along an axis process other tokens, so their copies of a parameter would drift apart without a sum.
   TRI_REQUIRE((mesh.divided(kBucketAxes) - differs).empty(), "{} is sharded or reduced over {}, but not over {}",
               spec.name, to_string(differs), to_string(mesh.divided(kBucketAxes) - differs));
-  return {reduced, (reduced - kReducingAxes).empty() && spec.decay, spec.fp8_slot >= 0, spec.muon};
+  return {reduced, (reduced - kReducingAxes).empty() && spec.decay, spec.fp8_slot >= 0, spec.muon, spec.undelayed};
 }
 
 // Returns the kinds of `specs` in bucket order.

@@ -6,8 +6,8 @@
 // A bucket holds parameters whose gradients are reduced over the same axes. Small parameters (norms, biases) that dp
 // alone completes have separate buckets, since their gradients complete throughout the backward pass. Matrices that are
 // stored in FP8 have separate buckets as well, at the beginning of the buffer, which are gathered as bytes, and so have
-// matrices that Muon updates. Other matrices used before and after them do not share a bucket, which would stay open in
-// between.
+// matrices that Muon updates, and those of ParamSpec::undelayed. Other matrices used before and after them do not share
+// a bucket, which would stay open in between.
 #pragma once
 
 #include <vector>

@@ -150,22 +150,15 @@ void GradientBuckets::square(State& state) {
   state.squared = true;
 }
 
-// Zero 2: as many gradients were added as a microbatch has, but a split backward pass may have added some of several
-// microbatches and none of others, whose memory still has another bucket's values.
-void GradientBuckets::zero_unwritten(const State& state) {
-  const std::vector<int>& members = state.memory->bucket->parameters;
-  const std::vector<Parameter>& parameters = memory_.parameters()[static_cast<size_t>(state.memory->chunk)];
-  for (size_t i = 0; i < members.size(); ++i)
-    if (!state.written[i]) compute_.zero(memory_.gradient_in(state.full, parameters[static_cast<size_t>(members[i])]));
-}
-
 // `is_last`: of the step.
 void GradientBuckets::reduce(State& state, bool is_last) {
   const BucketMemory& bucket = *state.memory;
   AxisTransfers* const over = transfers_.of(*bucket.bucket);
   GroupOnStream& collectives = dp_.collectives();
   Stream& stream = collectives.stream();
-  if (grads_sharded_) zero_unwritten(state);
+  // A gradient that is missing would be another bucket's values, which the memory still holds.
+  TRI_REQUIRE(std::ranges::find(state.written, false) == state.written.end(),
+              "a bucket of {} gradients is reduced without all of them", state.written.size());
   collectives.after(compute_);  // the dp stream waits for the bucket's last gradient
   if (Timeline* const timeline = compute_.timeline(); timeline != nullptr && dp_.size() > 1 && is_last)
     timeline->note_ready();

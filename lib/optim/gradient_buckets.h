@@ -3,8 +3,7 @@
 //   zero 0   all-reduce after the last microbatch
 //   zero 1   reduce-scatter after the last microbatch, in place; this rank's slice is summed
 //   zero 2   a bucket's full gradients live in a small pool, until as many gradients were added as a microbatch has;
-//            then they are reduce-scattered and added to this rank's slice. In a plan that splits the backward pass
-//            they may be those of several microbatches
+//            then they are reduce-scattered and added to this rank's slice
 // The transfers are copies into the peers' memory if it can be opened (lib/comm/peer): these overlap GEMMs that would
 // leave no multiprocessor to a collective's kernels, or be slowed down by them.
 //
@@ -78,7 +77,6 @@ class GradientBuckets {
   State& state_of(const Parameter& parameter);
   void open(State& state);
   void close(State& state);
-  void zero_unwritten(const State& state);
   void reduce(State& state, bool is_last);
   void square(State& state);
 

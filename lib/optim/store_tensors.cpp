@@ -7,7 +7,6 @@
 #include "kernels/moment_rounding.h"
 #include "lib/model/fp8_tensors.h"
 #include "lib/optim/optimizers.h"
-#include "lib/schedule/plan.h"
 
 namespace tri {
 namespace {
@@ -15,10 +14,6 @@ namespace {
 // Zero-2 pool: a bucket being filled, its neighbour at a border, one being reduced, and the tied embedding's on a
 // rank with both ends of the pipeline, which stays open from the head to the embedding.
 constexpr int kGradientPool = 4;
-
-// A split backward pass adds to the buckets of the head and of the embedding earlier than to the other matrices in
-// them.
-constexpr int kSplitGradientPool = 2;
 
 // With experts, their buckets and those of router and shared expert are open at the same time.
 constexpr int kExpertGradientPool = 3;
@@ -108,8 +103,7 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, std::vector<
     for (const ParamSpec& spec : chunk.specs) count_tensors(spec, mesh, store);
     store.chunks.push_back(std::move(chunk));
   }
-  const int pool = kGradientPool + (config.model.experts > 0 ? kExpertGradientPool : 0) +
-                   (splits_backward(config.parallel.schedule) ? kSplitGradientPool : 0);
+  const int pool = kGradientPool + (config.model.experts > 0 ? kExpertGradientPool : 0);
   for (int i = 0; i < std::min(pool, pool_buckets); ++i)
     store.pool.push_back(arena.take("gradient workspace", Dtype::kF32, {pool_elements}));
   if (by_peer_copies(config.parallel.dp_transfers, dp)) {

@@ -130,7 +130,8 @@ struct LargestBuckets {
 LargestBuckets largest_buckets(const Workload& w, const Layers& layers, int stage) {
   const ModelConfig& m = w.model;
   const double table = embedding_parameters(w) / w.tp;
-  const bool tied = m.tie_embeddings && w.end_rank() > 0;  // the table has its own bucket
+  const bool tied = m.tie_embeddings && w.end_rank() > 0;             // the table has its own bucket
+  const bool separates = w.zero == 2 && splits_backward(w.schedule);  // ParamSpec::undelayed
   LargestBuckets largest;
   const auto close = [&](double& open) {
     if (open == 0) return;
@@ -144,24 +145,25 @@ LargestBuckets largest_buckets(const Workload& w, const Layers& layers, int stag
   };
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
     const int virtual_stage = w.virtual_stage(stage, chunk);
-    double open = 0, open_quantized = 0, open_stage = 0, open_experts = 0;
+    double open = 0, open_quantized = 0, open_stage = 0, open_experts = 0, open_undelayed = 0;
     if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(open, table);
-    if (w.muon) close(open);  // its matrices have separate buckets
+    if (w.muon || separates) close(open);  // Muon's matrices have separate buckets
     layers.for_kinds(layers_of_stage(w, virtual_stage), [&](const LayerSpec& layer, int count) {
       const std::vector<LinearSpec> linears = layer.linears();
       for (int i = 0; i < count; ++i)
         for (auto linear = linears.rbegin(); linear != linears.rend(); ++linear)
-          add(reduced_over(*linear) == ReducedOver::kExperts ? open_experts
-              : reduced_over(*linear) == ReducedOver::kStage ? open_stage
-              : layer.fp8 && w.fp8_weights                   ? open_quantized
-                                                             : open,
+          add(separates && linear->module == modules::kExpertsFc2 ? open_undelayed
+              : reduced_over(*linear) == ReducedOver::kExperts    ? open_experts
+              : reduced_over(*linear) == ReducedOver::kStage      ? open_stage
+              : layer.fp8 && w.fp8_weights                        ? open_quantized
+                                                                  : open,
               local_weights(w, *linear));
     });
     if (w.fp8_weights && fp8_layer_parameters(w, layers, virtual_stage) > 0)
       close(open);  // else the head's bucket would stay open until the embedding
-    if (w.muon) close(open);
+    if (w.muon || separates) close(open);
     if (virtual_stage == 0 && !tied) add(open, table);
-    for (double* last : {&open, &open_quantized, &open_stage, &open_experts}) close(*last);
+    for (double* last : {&open, &open_quantized, &open_stage, &open_experts, &open_undelayed}) close(*last);
   }
   if (tied && (stage == 0 || stage == w.pp - 1)) largest.tied = table;
   largest.any = std::max(largest.matrices, largest.tied);
@@ -260,7 +262,7 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
     const LargestBuckets largest = largest_buckets(w, layers, stage);
     if (w.zero == 2) {  // slices, the pool of whole buckets, and the tied table, whose bucket stays open for a pass
       // lib/optim/store_tensors.cpp
-      const int pool = 4 + (m.experts > 0 ? 3 : 0) + (splits_backward(w.schedule) ? 2 : 0);
+      const int pool = 4 + (m.experts > 0 ? 3 : 0);
       memory.parameters +=
           sharded(of_stage) * 4 + 4 * (std::min(pool, largest.count) * largest.matrices + largest.tied);
     }

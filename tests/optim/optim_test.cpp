@@ -128,6 +128,30 @@ TEST(FlatLayout, all_gradients_of_a_model_are_reduced_over_the_axes_that_divide_
       EXPECT_TRUE((kTokenAxes - spec.reduced).empty()) << spec.name;
 }
 
+// With ZeRO 2 a bucket is open from its first gradient to its last, so gradients of different actions have buckets of
+// their own. Other levels keep one layout for all schedules.
+TEST(FlatLayout, gradients_of_different_actions_share_no_bucket) {
+  Config config;
+  config.model = {.layers = 4, .hidden = 64, .heads = 4, .vocab = 200, .seq_len = 16, .experts = 4};
+  config.model.tie_embeddings = config.model.bias = false;
+  config.parallel.pp = config.parallel.dp = 2;
+  config.parallel.schedule = Schedule::kZbH1;
+  for (const int zero : {1, 2}) {
+    config.parallel.zero = zero;
+    const Config resolved = value_or_throw(resolve_config(config, 4));
+    const Mesh mesh = mesh_of(resolved, 3);  // the last stage
+    const std::vector<ParamSpec> specs = chunk_parameters(resolved, mesh.axis("pp"), 0);
+    int undelayed = 0;
+    for (const Bucket& bucket : make_flat_layout(specs, mesh, 1 << 30).buckets) {
+      const auto count = std::ranges::count_if(bucket.parameters,
+                                               [&](int index) { return specs[static_cast<size_t>(index)].undelayed; });
+      EXPECT_TRUE(count == 0 || count == std::ssize(bucket.parameters));
+      undelayed += static_cast<int>(count);
+    }
+    EXPECT_EQ(undelayed, zero == 2 ? 3 : 0) << "the head, and the second matrices of two layers' experts";
+  }
+}
+
 // A model's layout: the weights of linears that are stored in FP8 come first, in separate buckets; weights used before
 // and after them do not share a bucket. Everything else is as without FP8.
 TEST(FlatLayout, quantized_weights_have_buckets_of_their_own) {
