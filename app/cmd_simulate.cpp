@@ -260,12 +260,14 @@ void add_simulate_command(Command& app, int& status) {
                       ->add_flag("--startup", options->startup,
                                  "Print the calls, messages, bytes and time of a start for growing numbers of ranks")
                       ->excludes(scaling);
-  command
-      ->add_flag("--schedules", options->schedules,
-                 "Print the step, bubble and memory of each pipeline schedule, with the recompute of the config and in "
-                 "the memory of 1f1b")
-      ->excludes(scaling)
-      ->excludes(startup);
+  auto* schedules =
+      command
+          ->add_flag(
+              "--schedules", options->schedules,
+              "Print the step, bubble and memory of each pipeline schedule, with the recompute of the config and in "
+              "the memory of 1f1b")
+          ->excludes(scaling)
+          ->excludes(startup);
   command->add_option("--trace", options->trace, "Write the step of one pipeline to this file, which Perfetto opens");
   command->add_option(
       "--report", options->page,
@@ -278,13 +280,15 @@ void add_simulate_command(Command& app, int& status) {
                                  "Print each axis's share of the network and the link that limits it, the step with "
                                  "congestion, and the effect of link flaps")
                       ->excludes(scaling)
-                      ->excludes(startup);
+                      ->excludes(startup)
+                      ->excludes(schedules);
   command
       ->add_flag("--faults", options->faults,
                  "Print the effective time under simulated faults with checkpoints in storage only, and also in memory "
                  "every 10 steps, every step, and at checkpoint.memory_every")
       ->excludes(scaling)
       ->excludes(startup)
+      ->excludes(schedules)
       ->excludes(network);
   command->add_option("--placement", options->placement, "Placement of machines on switches: packed or scattered")
       ->check(choice_of({"packed", "scattered"}))
@@ -296,8 +300,8 @@ void add_simulate_command(Command& app, int& status) {
   command->add_flag("--no-stragglers", options->no_stragglers, "Simulate no slow machines and no jitter");
   command->add_flag(
       "--json", options->json,
-      "Print one JSON object, with --scaling or --startup a list with one per number of ranks, with --faults one with "
-      "one per row; times in seconds");
+      "Print one JSON object, with --scaling or --startup a list with one per number of ranks, with --faults or "
+      "--schedules one per row; times in seconds");
   command->add_flag("--constants", options->help_cluster, "Print every constant of a cluster file: default, meaning");
   on_run(command, status, [options] { return run_simulation(*options); });
 }
