@@ -42,8 +42,7 @@ class Walk {
         ticks_(ticks),
         order_(order),
         stages_(static_cast<size_t>(2 * pp_size)),
-        ranks_(static_cast<size_t>(pp_size)),
-        may_begin_(static_cast<size_t>(pp_size), true) {
+        ranks_(static_cast<size_t>(pp_size)) {
     for (Stage& stage : stages_) {
       stage.forward_ends.assign(static_cast<size_t>(m_), kUnknown);
       stage.backward_ends = stage.forward_ends;
@@ -51,13 +50,8 @@ class Walk {
     size_t left = size_t{6} * static_cast<size_t>(p_) * static_cast<size_t>(m_);
     while (left > 0) {
       const size_t before = left;
-      for (int rank = 0; rank < p_; ++rank) {
-        if (!may_begin_[static_cast<size_t>(rank)]) continue;
-        may_begin_[static_cast<size_t>(rank)] = false;
-        if (ranks_[static_cast<size_t>(rank)].free_at > now_ || !begin_next(rank)) continue;
-        --left;
-        changed(rank);
-      }
+      for (int rank = 0; rank < p_; ++rank)
+        if (ranks_[static_cast<size_t>(rank)].free_at <= now_ && begin_next(rank)) --left;
       if (left == before) advance();
     }
     for (const Rank& rank : ranks_) makespan_ = std::max(makespan_, rank.free_at);
@@ -82,12 +76,6 @@ class Walk {
 
   int stage_of(int rank, int chunk) const { return chunk == 0 ? rank : 2 * p_ - 1 - rank; }
 
-  // An action of this rank has begun or is over, for which only its neighbours and itself can have waited.
-  void changed(int rank) {
-    for (int other = std::max(0, rank - 1); other <= std::min(p_ - 1, rank + 1); ++other)
-      may_begin_[static_cast<size_t>(other)] = true;
-  }
-
   // Moves on to the next end of an action.
   void advance() {
     int64_t next = kUnknown;
@@ -95,8 +83,6 @@ class Walk {
       if (rank.free_at > now_) next = std::min(next, rank.free_at);
     TRI_REQUIRE(next != kUnknown, "zb_v of {} stages and {} microbatches cannot continue", p_, m_);
     now_ = next;
-    for (int rank = 0; rank < p_; ++rank)
-      if (ranks_[static_cast<size_t>(rank)].free_at == now_) changed(rank);
   }
 
   bool begin_next(int rank) {
@@ -147,7 +133,6 @@ class Walk {
   Order order_;
   std::vector<Stage> stages_;  // by virtual stage
   std::vector<Rank> ranks_;
-  std::vector<char> may_begin_;  // [rank]: something has changed since its actions were last found to wait
   int64_t now_ = 0, makespan_ = 0;
 };
 
