@@ -277,7 +277,7 @@ void TransformerBlock::keep_row_gradient(const State& s, Branch branch) const {
   const bool is_kept =
       !spec_.has_middle() && branch == kBranches.front();  // with the other branch's, which is the same
   if (spec_.is_local(branch)) {
-    if (spec_.fp8) return;  // the branch keeps what it casts
+    if (due.empty()) return;
     const Tensor local = ctx.local_rows(w.dbranch);
     return ctx.compute.copy(ctx.local_rows(due).data, local.data, local.bytes());
   }

@@ -123,7 +123,7 @@ class Allocator {
           due.dbranch[b] = due.dbranch[static_cast<size_t>(kBranches.front())];
         else if (fp8)
           due.dbranch[b] = arena_.take(name, config_.precision.fp8_gradients, {d_.C, d_.R});
-        else
+        else if (!local || (!spec.fp8 && spec.moe.shared_hidden > 0))  // of experts, only a shared one's fc2 reads it
           due.dbranch[b] = arena_.take(name, d_.dtype, {d_.R, d_.C});
         spec.visit(branch, [&](const auto& kind) {
           allocate_due(kind, {config_, d_, spec.fp8, name, arena_}, inputs, due.work);

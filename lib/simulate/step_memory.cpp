@@ -62,13 +62,13 @@ double due_bytes(const Workload& w, const LayerSpec& layer) {
   const MoeSpec& moe = layer.moe;
   const auto pairs = static_cast<double>(moe.per_token), width = static_cast<double>(moe.width_of(moe.expert_hidden));
   // The gradients of the linears' outputs.
-  double due = (layer.has_middle() ? 2 : 1) * rows * hidden * element +
+  double due = (layer.has_middle() && !layer.has_experts() ? 2 : 1) * rows * hidden * element +
                share * static_cast<double>(layer.attention.qkv_width()) * element;
   if (layer.has_experts()) {
     due += ((share * pairs + spare) * width + share * static_cast<double>(moe.width_of(moe.shared_hidden))) * element +
            share * static_cast<double>(moe.experts) * bytes;
-    // The gradient of the branch's output is not FP8, but the shared expert's cast is kept with it.
-    if (layer.fp8) due += (rows * (bytes - element) + (moe.shared_hidden > 0 ? share : 0)) * hidden;
+    // The gradient of a shared expert's output, or its cast.
+    if (moe.shared_hidden > 0) due += (layer.fp8 ? share : rows * bytes) * hidden;
   } else
     due += share * static_cast<double>(layer.mlp.fc1_width()) * element;
   if (w.recompute == Recompute::kNone) return due;
