@@ -161,16 +161,21 @@ double guessed_slowness(const Config& c) {
 
 int64_t predicted_bytes(const Config& resolved) {
   const auto ranks = static_cast<int>(ranks_along(AxisSet::outside({}), resolved.parallel));
-  Config on_one_machine = resolved;  // where every axis can copy to its peers, which takes the most memory
+  Config on_one_machine = resolved;  // where every axis can copy to its peers, which takes the most memory but for ep
   on_one_machine.cluster.ranks_per_node = ranks;
-  const Config c = value_or_throw(plan_on_paper(on_one_machine, ranks));
-  const bool alike = inner_stages_are_alike(c.parallel.schedule, divides_evenly(c));
+  const bool asks = resolved.parallel.ep > 1 && resolved.parallel.ep_transfers == Transfers::kAuto;
   int64_t most = 0;
-  for (int stage = 0; stage < c.parallel.pp; ++stage) {
-    if (alike && stage > 1 && stage < c.parallel.pp - 1) continue;
-    Arena arena;
-    allocate_rank(c, mesh_of(c, 0).moved("pp", stage), arena);
-    most = std::max(most, arena.used());
+  for (const Transfers ep_transfers : asks ? std::vector{Transfers::kCopies, Transfers::kCollectives}
+                                           : std::vector{resolved.parallel.ep_transfers}) {
+    on_one_machine.parallel.ep_transfers = ep_transfers;
+    const Config c = value_or_throw(plan_on_paper(on_one_machine, ranks));
+    const bool alike = inner_stages_are_alike(c.parallel.schedule, divides_evenly(c));
+    for (int stage = 0; stage < c.parallel.pp; ++stage) {
+      if (alike && stage > 1 && stage < c.parallel.pp - 1) continue;
+      Arena arena;
+      allocate_rank(c, mesh_of(c, 0).moved("pp", stage), arena);
+      most = std::max(most, arena.used());
+    }
   }
   return most;
 }
