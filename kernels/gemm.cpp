@@ -6,6 +6,17 @@
 
 namespace tri {
 
+Gemm as_gemm(const SymmetricProduct& p) {
+  return {.out = p.out,
+          .a = p.a,
+          .b = p.a,
+          .trans_a = p.trans_a,
+          .trans_b = p.trans_a == Trans::kYes ? Trans::kNo : Trans::kYes,
+          .alpha = p.alpha,
+          .beta = p.beta,
+          .addend = p.addend};
+}
+
 void check(const Gemm& g) {
   require_matrix("gemm", "a", g.a);
   const bool ta = g.trans_a == Trans::kYes, tb = g.trans_b == Trans::kYes;
@@ -35,6 +46,18 @@ void check(const Gemm& g) {
   require_optional("gemm", "dbias", g.dbias, Dtype::kF32, {dbias_of_out ? n : m});
   constexpr int64_t kMax = std::numeric_limits<int>::max();  // BLAS counts in int
   TRI_REQUIRE(m > 0 && n > 0 && k > 0 && m <= kMax && n <= kMax && k <= kMax, "gemm: M {}, N {}, K {}", m, n, k);
+}
+
+void check(const SymmetricProduct& p) {
+  require_matrix("symmetric_product", "a", p.a);
+  const int64_t side = p.a[p.trans_a == Trans::kYes ? 1 : 0];
+  require_tensor("symmetric_product", "out", p.out, p.a.dtype, {side, side});
+  require_optional("symmetric_product", "addend", p.addend, p.a.dtype, {side, side});
+  TRI_REQUIRE(p.out.data != p.a.data && p.out.data != p.addend.data, "symmetric_product: out {} may not be an operand",
+              p.out.shape_text());
+  TRI_REQUIRE(p.addend.empty() == (p.beta == 0.0f), "symmetric_product: beta {} with{} addend", p.beta,
+              p.addend.empty() ? "out" : "");
+  check(as_gemm(p));
 }
 
 void check(const BiasBackward& b) {

@@ -33,6 +33,17 @@ struct Gemm {
 };
 void check(const Gemm&);
 
+// out = alpha · op(a) · op(a)^T + beta · addend, which is symmetric. Backends may compute one triangle and mirror it.
+struct SymmetricProduct {
+  Tensor out;  // (S, S) the dtype of a
+  Tensor a;    // (S, K) f32|bf16, or (K, S) when trans_a
+  Trans trans_a = Trans::kNo;
+  float alpha = 1.0f, beta = 0.0f;
+  Tensor addend;  // (S, S) the dtype of a, optional, symmetric; may be a
+};
+void check(const SymmetricProduct&);
+Gemm as_gemm(const SymmetricProduct&);  // which computes all of it
+
 // dbias[n] += sum_r dout[r, n], in fp32, in a fixed order.
 struct BiasBackward {
   Tensor dbias;  // (N) f32

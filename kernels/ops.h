@@ -28,6 +28,7 @@
 
 #define TRI_FOR_EACH_OP(ROW)                          \
   ROW(gemm, Gemm)                                     \
+  ROW(symmetric_product, SymmetricProduct)            \
   ROW(bias_backward, BiasBackward)                    \
   ROW(fp8_gemm, Fp8Gemm)                              \
   ROW(fp8_cast, Fp8Cast)                              \

@@ -83,6 +83,34 @@ void gemm(const Gemm& g) {
   }
 }
 
+// The lower triangle in blocks of rows, then its mirror image.
+void symmetric_product(const SymmetricProduct& p) {
+  use_one_blas_thread();
+  constexpr int64_t kRows = 128;
+  thread_local Scratch scratch;
+  const float* a = as_floats(p.a, scratch.a);
+  const int64_t side = p.out[0];
+  const bool rounds = p.out.dtype == Dtype::kBF16, transposed = p.trans_a == Trans::kYes;
+  if (rounds) scratch.out.resize(static_cast<size_t>(p.out.numel()));
+  if (rounds && !p.addend.empty()) as_floats(p.addend, scratch.out);
+  float* out = rounds ? scratch.out.data() : p.out.as<float>();
+  if (!rounds && !p.addend.empty()) std::copy_n(p.addend.as<float>(), p.out.numel(), out);
+  const auto narrow = [](int64_t value) { return static_cast<blasint>(value); };
+  for (int64_t first = 0; first < side; first += kRows) {
+    const int64_t rows = std::min(kRows, side - first);
+    cblas_sgemm(CblasRowMajor, transposed ? CblasTrans : CblasNoTrans, transposed ? CblasNoTrans : CblasTrans,
+                narrow(rows), narrow(first + rows), narrow(p.a[transposed ? 0 : 1]), p.alpha,
+                a + first * (transposed ? 1 : p.a[1]), narrow(p.a[1]), a, narrow(p.a[1]), p.beta, out + first * side,
+                narrow(side));
+  }
+  for (int64_t row = 0; row < side; ++row)
+    for (int64_t column = 0; column < row; ++column) out[column * side + row] = out[row * side + column];
+  if (rounds) {
+    bf16* rounded = p.out.as<bf16>();
+    for (int64_t i = 0; i < p.out.numel(); ++i) rounded[i] = bf16(out[i]);
+  }
+}
+
 void bias_backward(const BiasBackward& b) {
   dispatch(b.dout.dtype, [&](auto type) {
     using T = decltype(type);

@@ -283,6 +283,12 @@ void gemm(const Gemm& g, CudaStream& stream) {
   stream.context().gemms().multiply(PlannedGemm(g), stream);
 }
 
+void symmetric_product(const SymmetricProduct& p, CudaStream& stream) {
+  const bool hopper = flash_attention_is_hoppers(stream.context().properties());
+  if (hopper && hopper_symmetric_product_takes(p)) return hopper_symmetric_product(p, stream);
+  gemm(as_gemm(p), stream);
+}
+
 void fp8_gemm(const Fp8Gemm& g, CudaStream& stream) { stream.context().gemms().multiply(PlannedGemm(g), stream); }
 
 }  // namespace tri::cuda

@@ -28,4 +28,9 @@ class GemmEngine final : public GemmSearch {
   std::unique_ptr<State> state_;
 };
 
+// Whether Hopper's kernel takes the operands: bf16, rows and addresses of whole 16-byte vectors. A build without code
+// for sm_90a has no_hopper.cpp instead.
+bool hopper_symmetric_product_takes(const SymmetricProduct& product);
+void hopper_symmetric_product(const SymmetricProduct& product, CudaStream& stream);
+
 }  // namespace tri::cuda

@@ -1,6 +1,7 @@
 // Replaces hopper_*.cu in a build without code for sm_90a: attention then uses mma.sync, QK-norm the kernels of
 // qk_norm_rope.cu, and experts' GEMMs fp32.
 #include "kernels/cuda/flash_attention.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/grouped_gemm.h"
 #include "kernels/cuda/hopper_qk_norm_rope.h"
 
@@ -21,6 +22,11 @@ void hopper_grouped_gemm(const GroupedProduct&, CudaStream&) {
 
 void hopper_grouped_gemm_fp8(const GroupedProduct&, CudaStream&) {
   TRI_REQUIRE(false, "hopper_grouped_gemm_fp8 in a build without sm_90a");
+}
+
+bool hopper_symmetric_product_takes(const SymmetricProduct&) { return false; }
+void hopper_symmetric_product(const SymmetricProduct&, CudaStream&) {
+  TRI_REQUIRE(false, "hopper_symmetric_product in a build without sm_90a");
 }
 
 bool hopper_qk_norm_rope_forward(const QkNormRopeForward&, CudaStream&) { return false; }

@@ -646,6 +646,12 @@ class Cases {
       cases_.push_back({"muon: c A A + b A", shape, 0, 2 * small * small * small, [=](Stream& s) {
                           gemm({.out = powers, .a = gram, .b = gram, .alpha = 1e-3f, .beta = 0.5f, .addend = gram}, s);
                         }});
+      cases_.push_back({"muon: X X^T, one triangle", shape, 0, small * (small + 1) * length,
+                        [=](Stream& s) { symmetric_product({.out = gram, .a = x, .trans_a = first}, s); }});
+      cases_.push_back({"muon: c A A + b A, one triangle", shape, 0, small * (small + 1) * small, [=](Stream& s) {
+                          symmetric_product({.out = powers, .a = gram, .alpha = 1e-3f, .beta = 0.5f, .addend = gram},
+                                            s);
+                        }});
       cases_.push_back({"muon: P X + a X", shape, 0, 2 * small * small * length, [=](Stream& s) {
                           if (tall)
                             gemm({.out = next, .a = x, .b = powers, .trans_b = Trans::kYes, .beta = 0.5f, .addend = x},

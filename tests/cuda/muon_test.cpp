@@ -94,5 +94,52 @@ TEST(CudaMuon, matrices_are_scaled_and_their_shards_joined) {
     }
 }
 
+// Sides of a part of a tile, of one, of several with a partial one, and of more tiles than the GPU has clusters of
+// multiprocessors, so that some are divided. Long sums over K have the tolerance of bf16; the diagonal is large.
+TEST(CudaMuon, symmetric_products) {
+  TRI_NEEDS_GPU();
+  for (const Dtype dtype : kTypes)
+    for (const auto& [side, k] : {std::pair<int64_t, int64_t>{8, 8},
+                                  {64, 200},
+                                  {136, 64},
+                                  {256, 520},
+                                  {520, 1032},
+                                  {1032, 48},
+                                  {1544, 640},
+                                  {3080, 72}}) {
+      if (dtype == Dtype::kF32 && side > 600) continue;
+      const bool square = side == 520;
+      Values symmetric = random_values(side * side, "addend");
+      for (int64_t i = 0; i < side; ++i)
+        for (int64_t j = 0; j < i; ++j) symmetric[j * side + i] = symmetric[i * side + j];
+      const Buffer addend(dtype, {side, side}, symmetric), out(dtype, {side, side});
+      for (const Trans trans : {Trans::kNo, Trans::kYes})
+        for (const bool adds : {false, true}) {
+          const Buffer a = trans == Trans::kYes ? Buffer(dtype, {k, side}, random_values(side * k, "a"))
+                                                : Buffer(dtype, {side, k}, random_values(side * k, "a"));
+          const auto product = [&](const Place& on) {
+            return SymmetricProduct{.out = on("out"),
+                                    .a = on("a"),
+                                    .trans_a = trans,
+                                    .alpha = 0.5f,
+                                    .beta = adds ? -1.25f : 0.0f,
+                                    .addend = adds ? on("addend") : Tensor()};
+          };
+          TRI_COMPARE(
+              symmetric_product,
+              fmt::format("{} x {} {}, transposed {}, adds {}", side, k, enum_name(dtype), trans == Trans::kYes, adds),
+              (Operands{{"out", out}, {"a", a}, {"addend", addend}}), product,
+              rounding_of(dtype, 1e-5 * std::sqrt(static_cast<double>(k))));
+        }
+      if (!square) continue;
+      const auto powers = [](const Place& on) {  // Muon's polynomial: the addend is the operand
+        return SymmetricProduct{
+            .out = on("out"), .a = on("addend"), .alpha = 2.0315f, .beta = -4.775f, .addend = on("addend")};
+      };
+      TRI_COMPARE(symmetric_product, "polynomial", (Operands{{"out", out}, {"addend", addend}}), powers,
+                  rounding_of(dtype, 1e-5 * std::sqrt(static_cast<double>(side))));
+    }
+}
+
 }  // namespace
 }  // namespace tri::test

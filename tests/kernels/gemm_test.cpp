@@ -1,4 +1,4 @@
-// gemm and bias_backward against float64, over odd and large shapes and all operand layouts.
+// gemm, symmetric_product and bias_backward against float64, over odd and large shapes and all operand layouts.
 #include "kernels/gemm.h"
 
 #include <gtest/gtest.h>
@@ -178,6 +178,70 @@ TEST(Gemm, check_refuses_what_does_not_fit) {
   EXPECT_THROW(check(Gemm{.out = out, .a = a, .b = b, .alpha = 2.0f, .bias = bias}), Fatal);
   EXPECT_THROW(check(Gemm{.out = square, .a = square, .b = square}), Fatal);  // in place
   EXPECT_THROW(check(BiasBackward{.dbias = bias, .dout = wide}), Fatal);
+}
+
+// Sides within a block of rows, and of several; the result is exactly symmetric.
+TEST(SymmetricProduct, equals_the_product_with_its_transpose) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16})
+    for (const auto& [side, k] :
+         {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {24, 40}, {128, 33}, {129, 64}, {300, 130}})
+      for (const Trans trans : {Trans::kNo, Trans::kYes})
+        for (const bool adds : {false, true}) {
+          SCOPED_TRACE(fmt::format("{} x {}, transposed {}, adds {}", side, k, trans == Trans::kYes, adds));
+          const bool transposed = trans == Trans::kYes;
+          const Buffer a = transposed ? Buffer(dtype, {k, side}, random_values(side * k, "a"))
+                                      : Buffer(dtype, {side, k}, random_values(side * k, "a"));
+          Values symmetric = random_values(side * side, "addend");
+          for (int64_t i = 0; i < side; ++i)
+            for (int64_t j = 0; j < i; ++j) symmetric[j * side + i] = symmetric[i * side + j];
+          const Buffer addend = adds ? Buffer(dtype, {side, side}, symmetric) : Buffer();
+          Buffer out(dtype, {side, side});
+          const SymmetricProduct args{.out = out,
+                                      .a = a,
+                                      .trans_a = trans,
+                                      .alpha = 0.5f,
+                                      .beta = adds ? -1.25f : 0.0f,
+                                      .addend = adds ? Tensor(addend) : Tensor()};
+          check(args);
+          cpu::symmetric_product(args);
+          const Values x = a.values(), added = adds ? addend.values() : Values(symmetric.size());
+          Values expected(symmetric.size());
+          for (int64_t i = 0; i < side; ++i)
+            for (int64_t j = 0; j < side; ++j) {
+              double sum = 0;
+              for (int64_t c = 0; c < k; ++c)
+                sum += transposed ? x[c * side + i] * x[c * side + j] : x[i * k + c] * x[j * k + c];
+              expected[i * side + j] = 0.5 * sum - 1.25 * added[i * side + j];
+            }
+          const Values actual = out.values();
+          expect_close("out", actual, expected, dtype == Dtype::kF32 ? kFloatTolerance : kBf16Tolerance);
+          for (int64_t i = 0; i < side; ++i)
+            for (int64_t j = 0; j < i; ++j) ASSERT_EQ(actual[j * side + i], actual[i * side + j]);
+        }
+}
+
+// A symmetric matrix times itself, plus itself: its square and sum of one memory.
+TEST(SymmetricProduct, may_add_its_operand) {
+  const int64_t side = 160;
+  Values symmetric = random_values(side * side, "a");
+  for (int64_t i = 0; i < side; ++i)
+    for (int64_t j = 0; j < i; ++j) symmetric[j * side + i] = symmetric[i * side + j];
+  const Buffer a(Dtype::kF32, {side, side}, symmetric);
+  Buffer out(Dtype::kF32, {side, side}), whole(Dtype::kF32, {side, side});
+  const SymmetricProduct args{.out = out, .a = a, .alpha = 2.0315f, .beta = -4.775f, .addend = a};
+  check(args);
+  cpu::symmetric_product(args);
+  cpu::gemm({.out = whole, .a = a, .b = a, .alpha = 2.0315f, .beta = -4.775f, .addend = a});
+  expect_close("out", out.values(), whole.values(), kFloatTolerance);
+}
+
+TEST(SymmetricProduct, refuses_an_output_that_is_an_operand) {
+  const Buffer a(Dtype::kF32, {8, 8}), out(Dtype::kF32, {8, 8}), odd(Dtype::kF32, {8, 9});
+  EXPECT_NO_THROW(check(SymmetricProduct{.out = out, .a = a}));
+  EXPECT_THROW(check(SymmetricProduct{.out = a, .a = a}), Fatal);
+  EXPECT_THROW(check(SymmetricProduct{.out = out, .a = a, .beta = 1.0f, .addend = out}), Fatal);
+  EXPECT_THROW(check(SymmetricProduct{.out = out, .a = a, .beta = 1.0f}), Fatal);
+  EXPECT_THROW(check(SymmetricProduct{.out = out, .a = odd, .trans_a = Trans::kYes}), Fatal);
 }
 
 }  // namespace
