@@ -73,8 +73,8 @@ echo "config diff prints the differences"
 says 0 'EQUAL: 0 fields differ' config diff a.yaml a.yaml
 sed 's/^  steps: .*/  steps: 7/' a.yaml >c.yaml
 says 1 'DIFFERENT: 1 field differs' config diff a.yaml c.yaml
-says 1 'run.steps: 400 in A, 7 in B' config diff a.yaml c.yaml
-says 1 '{"schema":1,"a":"a.yaml","b":"c.yaml","equal":false,"fields":[{"field":"run.steps","a":"400","b":"7"}]}' \
+says 1 'run.steps: 250 in A, 7 in B' config diff a.yaml c.yaml
+says 1 '{"schema":1,"a":"a.yaml","b":"c.yaml","equal":false,"fields":[{"field":"run.steps","a":"250","b":"7"}]}' \
   config diff a.yaml c.yaml --json
 mkdir run && cp a.yaml run/config.yaml
 says 0 '{"schema":1,"a":"run","b":"a.yaml","equal":true,"fields":[]}' config diff run a.yaml --json
