@@ -57,12 +57,14 @@ function topOf(values) {
   return usual > 0 && most > 3 * usual ? [1.5 * usual, most] : [most, most];
 }
 
-// A chart. options: title, view, height, log, format (of y values), scale (format of y on the axis; default: format),
-// levels (ticks of the y axis; default: round numbers), xs (ascending positions of the cursor), range(domain) ->
-// [low, high], draw(frame), read(x) -> text. frame: {svg, x(value), y(value), domain, width, height}.
+// A chart. options: title, view, height (less on paper, so that whole rows of charts fill a page), log, format (of y
+// values), scale (format of y on the axis; default: format), levels (ticks of the y axis; default: round numbers), xs
+// (ascending positions of the cursor), range(domain) -> [low, high], draw(frame), read(x) -> text. frame: {svg,
+// x(value), y(value), domain, width, height}.
 class Plot {
   constructor(options) {
     Object.assign(this, {height: 190, log: false, format: (v) => digits(v, 4)}, options);
+    this.onScreen = this.height;
     this.readout = element('div', {class: 'readout', 'aria-live': 'polite'});
     this.svg = drawing('svg', {tabindex: 0, role: 'img', 'aria-label': this.title + ': arrow keys move the cursor'});
     this.caption = element('figcaption', {}, element('h3', {}, this.title), options.extra);
@@ -145,8 +147,10 @@ class Plot {
   }
 
   render() {
-    const width = Math.round(this.svg.clientWidth) || this.width || 640, height = this.height;
+    const width = Math.round(this.svg.clientWidth) || this.width || 640;
+    const height = onPaper() ? Math.min(this.onScreen, Math.max(150, 0.8 * this.onScreen)) : this.onScreen;
     this.width = width;
+    this.height = height;
     const domain = this.view.domain;
     const inner = {x: width - kMargin.left - kMargin.right, y: height - kMargin.top - kMargin.bottom};
     let [low, high] = this.range(domain);

@@ -123,9 +123,10 @@ function draws(picture) {
 function drawAll() {
   for (const picture of undrawn.splice(0)) picture.render();
 }
+const onPaper = () => document.documentElement.classList.contains('paper');
 // Before printing, draws everything at the width of the paper, so that letters keep their size.
-function drawForPaper(onPaper) {
-  document.documentElement.classList.toggle('paper', onPaper);
+function drawForPaper(toPaper) {
+  document.documentElement.classList.toggle('paper', toPaper);
   for (const picture of pictures)
     if (picture.figure.isConnected) picture.render();
 }
