@@ -388,6 +388,22 @@ bool keeps_a_rhythm(const ColumnCosts& costs) {
   return costs.chunks == 1 || whole_groups;
 }
 
+// Returns the seconds of a microbatch on each rank of a pipeline that is not folded.
+std::vector<double> work_of_ranks(const ColumnCosts& costs) {
+  std::vector<double> work(costs.stages, 0.0);
+  for (size_t stage = 0; stage < costs.forward.size(); ++stage)
+    work[stage % costs.stages] +=
+        costs.forward[stage] + costs.backward[stage] + (costs.weight.empty() ? 0 : costs.weight[stage]);
+  return work;
+}
+
+// Whether the first rank has at least half the excess of the last one over the others. It then falls behind for many
+// groups, which shows only when the pipeline drains.
+bool ends_are_about_as_slow(const std::vector<double>& work) {
+  const double least = *std::ranges::min_element(work);
+  return 2 * (work.front() - least) >= work.back() - least;
+}
+
 // Times a folded pipeline of the first `simulated` microbatches. Each further one takes the time of the slowest rank.
 ColumnTimes time_folded(const ColumnCosts& costs, int simulated) {
   const int p = costs.stages, virtual_stages = p * costs.chunks;
@@ -450,13 +466,20 @@ ColumnTimes time_column(const ColumnCosts& costs) {
   const double group = column.last_group(0);
   for (int earlier = 1; earlier < p; ++earlier)
     if (std::abs(group - column.last_group(earlier)) > kSameRhythm * group) return time_whole_column(costs);
-  const int groups = (costs.num_microbatches - few) / p;
+  // A slower rank in front of the last one has only been ahead until now.
+  const std::vector<double> work = work_of_ranks(costs);
+  if (group < p * *std::ranges::max_element(work) * (1 - kSameRhythm)) return time_whole_column(costs);
+  if (costs.num_microbatches - few > p && ends_are_about_as_slow(work)) {
+    const double before = times.makespan;
+    shorter.num_microbatches += p;
+    times = Column(shorter).run();
+    if (std::abs(times.makespan - before - group) > kSameRhythm * group) return time_whole_column(costs);
+  }
+  const int groups = (costs.num_microbatches - shorter.num_microbatches) / p;
   times.makespan += groups * group;
   for (double& end : times.end) end += groups * group;
   for (double& end : times.last_backward) end += groups * group;
-  for (int stage = 0; stage < p * costs.chunks; ++stage)
-    times.busy[stage % p] +=
-        groups * p * (costs.forward[stage] + costs.backward[stage] + (costs.weight.empty() ? 0 : costs.weight[stage]));
+  for (int rank = 0; rank < p; ++rank) times.busy[rank] += groups * p * work[rank];
   return times;
 }
 

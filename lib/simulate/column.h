@@ -43,8 +43,9 @@ struct ColumnTimes {
 // Simulates every microbatch.
 ColumnTimes time_whole_column(const ColumnCosts& costs);
 
-// Returns the same within rounding, but simulates only about two groups of pp microbatches if they become periodic:
+// Returns the same within rounding, but simulates only two to four groups of pp microbatches if they become periodic:
 // virtual stages are equal except for the first and the last, which do more, and messages are shorter than a forward.
+// If these two are about as slow, the makespan may differ by up to 0.1 %.
 ColumnTimes time_column(const ColumnCosts& costs);
 
 }  // namespace tri

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <random>
 #include <vector>
 
 #include "io/base/enum_names.h"
@@ -126,6 +127,43 @@ TEST(Column, extended_folded_pipelines_are_close_to_every_microbatch) {
         EXPECT_NEAR(extended.makespan / whole.makespan, 1, 0.02) << stages << ' ' << num_microbatches;
         for (int rank = 0; rank < stages; ++rank) EXPECT_NEAR(extended.busy[rank] / whole.busy[rank], 1, 1e-9);
       }
+}
+
+// The first stage does more by the embedding, and the last by the head. If both are about as slow, one of them falls
+// behind for many groups before the pipeline is periodic.
+TEST(Column, random_first_and_last_stages_are_extended_within_a_thousandth) {
+  std::mt19937 random(7);
+  const auto between = [&](double low, double high) { return low + (high - low) * random() / 4294967296.0; };
+  for (const Schedule schedule : {Schedule::k1F1B, Schedule::kZbH1, Schedule::kInterleaved})
+    for (int i = 0; i < 1000; ++i) {
+      const bool splits = splits_backward(schedule), in_chunks = schedule == Schedule::kInterleaved;
+      ColumnCosts costs{.schedule = schedule};
+      costs.stages = static_cast<int>(between(2, 7));
+      costs.chunks = in_chunks ? 2 : 1;
+      costs.num_microbatches = static_cast<int>(between(3, 16)) * costs.stages + (in_chunks ? 0 : i % costs.stages);
+      const size_t stages = static_cast<size_t>(costs.stages) * costs.chunks;
+      costs.transfer = i % 2 * between(0, 0.2);
+      costs.forward.assign(stages, 1.0);
+      costs.backward.assign(stages, splits ? between(0.8, 1.3) : between(1.6, 2.6));
+      if (splits) costs.weight.assign(stages, between(0.6, 1.1));
+      const double first = between(0, 0.5), last = i % 3 == 0 ? between(0, 1) : first * between(0.6, 1.3);
+      costs.forward.front() += first / 2;
+      costs.backward.front() += first / 2;
+      costs.forward.back() += last / 4;
+      costs.backward.back() += last * 3 / 4;
+      EXPECT_NEAR(time_column(costs).makespan / time_whole_column(costs).makespan, 1, 1e-3)
+          << enum_name(schedule) << " p " << costs.stages << " m " << costs.num_microbatches << " transfer "
+          << costs.transfer << " backward " << costs.backward[1] << " first " << first << " last " << last;
+    }
+}
+
+// Both ends' rhythms are periodic after three groups, but the first rank, the slowest, has only been ahead by then.
+TEST(Column, a_slow_first_stage_is_not_overlooked) {
+  ColumnCosts costs{.schedule = Schedule::kZbH1, .stages = 5, .chunks = 1, .num_microbatches = 70};
+  costs.forward = {1.225, 1, 1, 1, 1.175};
+  costs.backward = {1.415, 1.19, 1.19, 1.19, 1.365};
+  costs.weight.assign(5, 0.78);
+  EXPECT_NEAR(time_column(costs).makespan / time_whole_column(costs).makespan, 1, 1e-9);
 }
 
 TEST(Column, couplings_only_cost) {
