@@ -36,7 +36,8 @@ class WatchedRun {
 
   // Error (kUsage): it is not the folder of a run.
   Result<std::vector<std::string>> screen(ScreenSize size, Colours colours, const LiveChoice& choice) {
-    const auto status = read_run_status(run_dir_);
+    // The reader of metrics.jsonl knows all evaluations.
+    const auto status = read_run_status(run_dir_, EvaluationSearch::kRecent);
     if (!status) return status.error();
     // Data that storage does not deliver now may come with the next update.
     if (auto read = reader_.poll(); !read && read.error().os_error == 0) return read.error();

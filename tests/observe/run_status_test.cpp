@@ -172,6 +172,7 @@ TEST_F(RunStatusTest, the_newest_evaluation_that_counts_is_seen) {
   EXPECT_EQ(undone->step, 10);
   EXPECT_EQ(undone->loss, 3);
   EXPECT_EQ(undone->by_name.size(), 1u);
+  EXPECT_FALSE(value_or_throw(read_run_status(run_dir_, EvaluationSearch::kRecent)).validation);
 }
 
 TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {

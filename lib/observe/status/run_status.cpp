@@ -332,7 +332,7 @@ std::optional<double> seconds_left(const RunStatus& s) {
   return static_cast<double>(s.steps - s.step) * s.rate->seconds_per_step;
 }
 
-Result<RunStatus> read_run_status(const std::string& run_dir) {
+Result<RunStatus> read_run_status(const std::string& run_dir, EvaluationSearch search) {
   auto path = canonical_run(run_dir);
   if (!path) return path.error();
   RunStatus status{.run_dir = path.value(), .host = host_name()};
@@ -362,8 +362,8 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   const std::vector<std::string> lines = last_lines(metrics);
   status.rate = rate_of(lines, now);
   status.validation = validation_of(lines);
-  for (int64_t bytes = 4 * kTailBytes; !status.validation && bytes <= kEvaluationBytes; bytes *= 4)
-    status.validation = validation_of(last_lines(metrics, bytes));
+  if (!status.validation && search == EvaluationSearch::kFarBack)
+    status.validation = validation_of(last_lines(metrics, kEvaluationBytes));
   status.experts = experts_of(lines);
   if (status.rate) status.step = status.rate->step;
   for (const RankRecord& rank : status.ranks) {

@@ -91,8 +91,14 @@ struct RunStatus {
   std::vector<std::string> last_log_lines;  // some of them, the newest last
 };
 
+// How far back in metrics.jsonl to look for the last evaluation.
+enum class EvaluationSearch {
+  kRecent,   // in what is read for other reasons
+  kFarBack,  // in the last 4 MiB
+};
+
 // Reads the state of a run. Fails with kUsage if `run_dir` is not a run's folder.
-Result<RunStatus> read_run_status(const std::string& run_dir);
+Result<RunStatus> read_run_status(const std::string& run_dir, EvaluationSearch search = EvaluationSearch::kFarBack);
 
 // Returns the seconds that the rest of the run takes at its rate; none: the rate or the length is unknown, or no step
 // remains.
