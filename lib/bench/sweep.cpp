@@ -8,7 +8,6 @@
 #include "lib/config/axis_fields.h"
 #include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
-#include "lib/model/flops.h"
 
 namespace tri {
 
@@ -57,8 +56,7 @@ Result<void> measure(const Config& resolved, Job& job, Device& device, JobFacts 
   row.ms = largest(job, result.median_ms);
   const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
   row.tokens_per_s = tokens / row.ms * 1e3;
-  if (const auto peak = device.peak_tflops(config.precision.compute))
-    row.mfu = model_flops_per_token(config) * row.tokens_per_s / mesh.world_size() / 1e12 / *peak;
+  if (result.mfu) row.mfu = *result.mfu * result.median_ms / row.ms;
   return {};
 }
 
