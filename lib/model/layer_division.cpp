@@ -1,7 +1,9 @@
 #include "lib/model/layer_division.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <queue>
 #include <tuple>
 
 #include "lib/config/layer_counts.h"
@@ -41,14 +43,19 @@ std::vector<int> balanced_counts(const Config& config) {
   stage_work.back() += work.head;
   const auto rank_of = [&](int stage) { return static_cast<size_t>(rank_of_stage(p.schedule, p.pp, stage)); };
   for (int stage = 0; stage < stages; ++stage) rank_work[rank_of(stage)] += stage_work[static_cast<size_t>(stage)];
+  // Of equal ones the last: earlier stages keep more microbatches.
+  using Load = std::tuple<double, double, int>;
+  const auto load = [&](int stage) {
+    return Load(rank_work[rank_of(stage)], stage_work[static_cast<size_t>(stage)], -stage);
+  };
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
+  for (int stage = 0; stage < stages; ++stage) loads.push(load(stage));
   for (int layer = stages; layer < config.model.layers; ++layer) {
-    // Of equal ones the last: earlier stages keep more microbatches.
-    const auto load = [&](int stage) {
-      return std::tuple(rank_work[rank_of(stage)], stage_work[static_cast<size_t>(stage)], -stage);
-    };
-    int least = 0;
-    for (int stage = 1; stage < stages; ++stage)
-      if (load(stage) < load(least)) least = stage;
+    int least = -std::get<int>(loads.top());
+    for (; loads.top() < load(least); least = -std::get<int>(loads.top())) {  // outdated: loads only grow
+      loads.pop();
+      loads.push(load(least));
+    }
     ++counts[static_cast<size_t>(least)];
     stage_work[static_cast<size_t>(least)] += work.layer;
     rank_work[rank_of(least)] += work.layer;
