@@ -13,13 +13,14 @@ constexpr std::string_view kStyle = R"(<style>
   .ground { fill: #ffffff; } .ink { fill: #1b1f24; } .faint { fill: #5b6470; }
   .head { font-weight: 600; font-size: 14px; } .small { font-size: 10px; } .on { fill: #ffffff; font-size: 10px;
     paint-order: stroke; stroke: #1b1f24; stroke-width: 2px; stroke-opacity: 0.55; }
-  .line, .grid, .node, .curve, .tp-line, .dp-line, .pp-line { fill: none; stroke: #c3cad2; }
+  .line, .grid, .node, .curve, .tp-line, .dp-line, .pp-line, .ep-line { fill: none; stroke: #c3cad2; }
   .grid { stroke: #e8ebef; } .node { stroke: #5b6470; stroke-dasharray: 4 3; }
   .curve { stroke: #0072b2; stroke-width: 1.5; }
   .cell { fill: #eef1f4; stroke: #c3cad2; }
-  .tp { fill: #c27c00; } .dp { fill: #d55e00; } .pp { fill: #3a94c8; }
+  .tp { fill: #c27c00; } .dp { fill: #d55e00; } .pp { fill: #3a94c8; } .ep { fill: #a03000; }
   .tp-line { stroke: #c27c00; stroke-width: 1.5; } .dp-line { stroke: #d55e00; stroke-width: 1.5; }
-  .pp-line { stroke: #3a94c8; stroke-width: 1.5; } .lane { stroke-width: 5; }
+  .pp-line { stroke: #3a94c8; stroke-width: 1.5; } .ep-line { stroke: #a03000; stroke-width: 1.5; }
+  .lane { stroke-width: 5; }
   .forward { fill: #0072b2; } .backward { fill: #7a3b9a; } .weight { fill: #b07cc6; } .update { fill: #009e73; }
   .later { opacity: 0.72; }
   .wait { fill: #ffffff; opacity: 0.6; } rect.wait { fill: #bdc3ca; opacity: 1; }
@@ -27,8 +28,9 @@ constexpr std::string_view kStyle = R"(<style>
     .ground { fill: #15181c; } .ink { fill: #e6e9ed; } .faint { fill: #9aa5b1; }
     .line { stroke: #4a535e; } .grid { stroke: #2a3038; } .node { stroke: #9aa5b1; } .curve { stroke: #56b4e9; }
     .cell { fill: #232930; stroke: #4a535e; }
-    .tp { fill: #e69f00; } .dp { fill: #d9702a; } .pp { fill: #56b4e9; }
+    .tp { fill: #e69f00; } .dp { fill: #d9702a; } .pp { fill: #56b4e9; } .ep { fill: #b5552c; }
     .tp-line { stroke: #e69f00; } .dp-line { stroke: #d9702a; } .pp-line { stroke: #56b4e9; }
+    .ep-line { stroke: #b5552c; }
     .forward { fill: #2b86c5; } .backward { fill: #a373c4; } .weight { fill: #6e4390; } .update { fill: #12a97e; }
   }
 </style>

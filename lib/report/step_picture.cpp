@@ -13,8 +13,9 @@ namespace {
 
 constexpr double kStepWidth = 960, kStepLeft = 66, kStepRight = 16, kStepTop = 44;
 constexpr int64_t kManyActions = 4000;  // of a step; above this number, a column of pixels shows what is at its middle
-constexpr double kAction = 26, kLane = 6, kStage = kAction + 3 * kLane + 15;
-constexpr std::array<std::string_view, 3> kLanes{"tp", "pp", "dp"};  // of transfers, below the actions
+constexpr double kAction = 26, kLane = 6, kGap = 15;
+constexpr std::array<std::string_view, 4> kLanes{"tp", "pp", "dp", "ep"};  // of transfers, below the actions
+constexpr size_t kTpLane = 0, kDpLane = 2, kEpLane = 3;
 
 // Returns the milliseconds between the axis marks: 1, 2 or 5 times a power of ten, for about ten marks.
 double mark_distance(double all) {
@@ -38,13 +39,19 @@ class StepPicture {
         first_ = std::min(first_, span.begin + segment.clock.offset);
         last_ = std::max(last_, span.end + segment.clock.offset);
         actions_ += span.kind == SpanKind::kAction;
+        if (lane_of(segment, span) == kEpLane) num_lanes_ = kLanes.size();
       }
+    for (const auto& [stage, at] : stages_)
+      for (const TimelineTransfer& transfer : segments[at].transfers)
+        if (transfer.step == step && lane_of(segments[at].channels[transfer.channel].name) == kEpLane)
+          num_lanes_ = kLanes.size();
     if (!empty()) last_ = std::max(last_, first_ + 1);  // the axis has a length even if nothing takes time
   }
   bool empty() const { return actions_ == 0; }
 
   std::string draw(const std::string& title) {
-    const double height = kStepTop + kStage * static_cast<double>(stages_.size()) + 62;
+    const double stage_height = kAction + kLane * static_cast<double>(num_lanes_) + kGap;
+    const double height = kStepTop + stage_height * static_cast<double>(stages_.size()) + 62;
     Picture picture(kStepWidth, height, title);
     picture.text(16, 26, title, "ink head");
     draw_axis(picture, height);
@@ -52,23 +59,24 @@ class StepPicture {
     for (const auto& [stage, at] : stages_) {
       picture.text(kStepLeft - 8, y + kAction / 2 + 4, fmt::format("stage {}", stage), "ink", "end");
       draw_stage(picture, segments_[at], rendezvous_[at], y);
-      y += kStage;
+      y += stage_height;
     }
     draw_legend(picture, height - 14);
     return picture.svg();
   }
 
  private:
-  // The lane of a span that is a transfer: operations of the dp stream and, in a simulation, exposed tp transfers.
+  // The lane of a span that is a transfer: operations of the dp stream and, in a simulation, exposed transfers.
   static std::optional<size_t> lane_of(const TimelineSegment& segment, const TimelineSpan& span) {
     if (span.kind != SpanKind::kOperation) return std::nullopt;
-    if (segment.names[span.name] == "tp exposed") return 0;
-    return segment.streams[span.stream] == "dp" ? std::optional<size_t>(2) : std::nullopt;
+    if (segment.names[span.name] == "tp exposed") return kTpLane;
+    if (segment.names[span.name] == "ep exposed") return kEpLane;
+    return segment.streams[span.stream] == "dp" ? std::optional(kDpLane) : std::nullopt;
   }
   static std::optional<size_t> lane_of(const std::string& channel) {
     for (size_t lane = 0; lane < kLanes.size(); ++lane)
       if (channel.starts_with(kLanes[lane])) return lane;
-    return std::nullopt;
+    return channel.starts_with("experts") ? std::optional(kEpLane) : std::nullopt;
   }
 
   double milliseconds(int64_t time) const { return static_cast<double>(time - first_) / 1e6; }
@@ -190,8 +198,9 @@ class StepPicture {
     for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"}, std::pair{"backward", "backward"},
                                       std::pair{"weight", "weight gradients"}, std::pair{"update", "update"},
                                       std::pair{"update wait", "compute waits"}, std::pair{"tp", "tp"},
-                                      std::pair{"pp", "pp"}, std::pair{"dp", "dp transfers"}}) {
+                                      std::pair{"pp", "pp"}, std::pair{"ep", "ep"}, std::pair{"dp", "dp transfers"}}) {
       if (!splits && std::string_view(kind) == "weight") continue;
+      if (num_lanes_ <= kEpLane && std::string_view(kind) == "ep") continue;
       picture.rect(x, y - 9, 10, 10, kind);
       picture.text(x + 15, y, words, "ink");
       x += 32 + 6.2 * static_cast<double>(std::string_view(words).size());
@@ -205,6 +214,7 @@ class StepPicture {
   std::map<int, size_t> stages_;                           // of each the segment that is drawn
   int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = std::numeric_limits<int64_t>::min();
   int64_t actions_ = 0;
+  size_t num_lanes_ = kEpLane;  // in use; only models with experts have that lane
 };
 
 }  // namespace

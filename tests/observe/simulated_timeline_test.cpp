@@ -64,6 +64,31 @@ TEST(SimulatedTimeline, has_every_action_and_transfer_of_the_plan) {
   }
 }
 
+// Passes of experts include the transfers of their rows.
+TEST(SimulatedTimeline, parts_of_a_pass_fill_it) {
+  Workload w = small_job(1);
+  w.tp = 1;
+  w.dp = 8;
+  w.ep = 8;
+  w.model.experts = 64;
+  w.model.experts_per_token = 4;
+  w.model.expert_hidden = 1024;
+  ASSERT_EQ(problem_of(w), "");
+  Cluster cluster;
+  cluster.software.layer_us = 500;
+  for (const TimelineSegment& segment : simulated_segments(w, cluster, RingTimes(cluster))) {
+    int64_t passes = 0, parts = 0, transfers = 0;
+    for (const TimelineSpan& span : segment.spans) {
+      const std::string& name = segment.names[span.name];
+      if (segment.streams[span.stream] != "compute" || name == "update") continue;
+      (span.kind == SpanKind::kAction ? passes : parts) += span.end - span.begin;
+      if (name == "ep exposed") transfers += span.end - span.begin;
+    }
+    EXPECT_NEAR(static_cast<double>(parts) / static_cast<double>(passes), 1, 1e-6);
+    EXPECT_GT(transfers, 0);
+  }
+}
+
 // World ranks and places follow the order of the axes, that of other programs' context parallelism included.
 TEST(SimulatedTimeline, names_ranks_by_the_grid_of_the_job) {
   Workload w = small_job(1);

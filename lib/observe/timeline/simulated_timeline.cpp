@@ -21,7 +21,22 @@ enum Stream : uint16_t {
   kHost,
   kSecondRoute
 };
-enum Name : uint16_t { kF, kB, kGemm, kAttention, kMemory, kTp, kUpdate, kReduce, kGather, kStep, kFixed, kTied, kW };
+enum Name : uint16_t {
+  kF,
+  kB,
+  kGemm,
+  kAttention,
+  kMemory,
+  kTp,
+  kUpdate,
+  kReduce,
+  kGather,
+  kStep,
+  kFixed,
+  kTied,
+  kW,
+  kEp
+};
 
 int64_t nanoseconds(double seconds) { return kLeast + static_cast<int64_t>(seconds * 1e9); }
 
@@ -95,7 +110,8 @@ class SimulatedStep {
                      "step",
                      "fixed",
                      "tied embeddings",
-                     "W"};
+                     "W",
+                     "ep exposed"};
     const auto edge = [&](const char* name, ChannelKind kind, int from, int to) {
       const int source = rank_of((from + w_.pp) % w_.pp), target = rank_of((to + w_.pp) % w_.pp);
       segment.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
@@ -155,7 +171,7 @@ class SimulatedStep {
                                                                       : times.backward;
     for (const auto& [name, seconds] :
          {std::pair{kGemm, pass.gemm}, std::pair{kAttention, pass.attention}, std::pair{kMemory, pass.memory},
-          std::pair{kTp, pass.tp}, std::pair{kFixed, pass.fixed}}) {
+          std::pair{kTp, pass.tp}, std::pair{kEp, pass.ep}, std::pair{kFixed, pass.fixed}}) {
       if (seconds > 0) add_span(segment, kCompute, name, begin, begin + seconds);
       begin += seconds;
     }
