@@ -15,7 +15,7 @@ const kStepParts = {
   compute: ['blue', 'plain'],
   tp: ['orange', 'rising'],
   cp: ['violet', 'crossed'],
-  ep: ['orange', 'crossed'],
+  ep: ['brown', 'crossed'],
   pp: ['sky', 'falling'],
   dp: ['red', 'level'],
   bubble: ['yellow', 'dots'],
