@@ -93,7 +93,7 @@ Json curves_of(const RunMetrics& metrics, size_t most) {
 Json lost_of(const RunMetrics& metrics) {
   Json segments = Json::array();
   const std::span<const StepRecord> lost = metrics.lost;
-  const size_t share = std::max<size_t>(2, (lost.size() + kLostPoints - 1) / kLostPoints);
+  const size_t share = std::max<size_t>(1, (lost.size() + kLostPoints - 1) / kLostPoints);
   for (size_t first = 0; first < lost.size() && segments.size() < kLostPoints;) {
     size_t end = first + 1;
     while (end < lost.size() && lost[end].start == lost[first].start && lost[end].step > lost[end - 1].step) ++end;
@@ -155,12 +155,15 @@ Json attempts_of(const EffectiveTime& time) {
   return rows;
 }
 
-// The intervals of wall time that a picture can show: shorter ones are part of the one before them.
+// The intervals of wall time that a picture can show: shorter ones are part of the one before them, and of one category
+// are one.
 Json intervals_of(const EffectiveTime& time) {
   constexpr double kShortest = 0.001;  // of all
   Json made = Json::array();
   for (const WallInterval& interval : time.intervals) {
-    if (!made.empty() && interval.end - interval.begin < kShortest * time.wall())
+    const bool begins = std::ranges::binary_search(time.attempts, interval.begin, {}, &AttemptTime::begin);
+    const bool is_short = interval.end - interval.begin < kShortest * time.wall();
+    if (!made.empty() && (is_short || (!begins && made.back()[2] == enum_name(interval.category))))
       made.back()[1] = moment(interval.end);
     else
       made.push_back({moment(interval.begin), moment(interval.end), enum_name(interval.category)});

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kStepWidth = 960, kStepLeft = 66, kStepRight = 16, kStepTop = 44;
 constexpr int64_t kManyActions = 4000;  // of a step; above this number, a column of pixels shows what is at its middle
-constexpr double kAction = 26, kLane = 6, kGap = 15;
+constexpr double kAction = 26, kLane = 6, kGap = 15, kLegendRow = 18;
 constexpr std::array<std::string_view, 4> kLanes{"tp", "pp", "dp", "ep"};  // of transfers, below the actions
 constexpr size_t kTpLane = 0, kDpLane = 2, kEpLane = 3;
 
@@ -51,17 +51,22 @@ class StepPicture {
 
   std::string draw(const std::string& title) {
     const double stage_height = kAction + kLane * static_cast<double>(num_lanes_) + kGap;
-    const double height = kStepTop + stage_height * static_cast<double>(stages_.size()) + 62;
-    Picture picture(kStepWidth, height, title);
+    const double bottom = kStepTop + stage_height * static_cast<double>(stages_.size()) + 8;
+    const std::vector<LegendEntry> legend = legend_of();
+    Picture picture(kStepWidth, bottom + 54 + kLegendRow * legend.back().row, title);
     picture.text(16, 26, title, "ink head");
-    draw_axis(picture, height);
+    draw_axis(picture, bottom);
     double y = kStepTop;
     for (const auto& [stage, at] : stages_) {
       picture.text(kStepLeft - 8, y + kAction / 2 + 4, fmt::format("stage {}", stage), "ink", "end");
       draw_stage(picture, segments_[at], rendezvous_[at], y);
       y += stage_height;
     }
-    draw_legend(picture, height - 14);
+    for (const LegendEntry& entry : legend) {
+      const double at = bottom + 40 + kLegendRow * entry.row;
+      if (!entry.kind.empty()) picture.rect(entry.x, at - 9, 10, 10, entry.kind);
+      picture.text(entry.x + (entry.kind.empty() ? 0 : 15), at, entry.words, entry.kind.empty() ? "faint" : "ink");
+    }
     return picture.svg();
   }
 
@@ -85,8 +90,8 @@ class StepPicture {
     return x_of(milliseconds(std::clamp(time + segment.clock.offset, first_, last_)));
   }
 
-  void draw_axis(Picture& picture, double height) const {
-    const double bottom = height - 54, distance = mark_distance(milliseconds(last_));
+  void draw_axis(Picture& picture, double bottom) const {
+    const double distance = mark_distance(milliseconds(last_));
     for (double ms = 0; ms <= milliseconds(last_); ms += distance) {
       picture.line(x_of(ms), kStepTop - 4, x_of(ms), bottom, "grid");
       picture.text(x_of(ms), bottom + 14, fmt::format("{:g}", ms), "faint small", "middle");
@@ -188,24 +193,34 @@ class StepPicture {
     if (!path.empty()) picture.path(path, "wait");
   }
 
-  void draw_legend(Picture& picture, double y) const {
-    double x = kStepLeft;
+  struct LegendEntry {
+    std::string kind, words;  // kind "": a remark
+    double x = 0;
+    int row = 0;
+  };
+
+  // As many rows as the entries need.
+  std::vector<LegendEntry> legend_of() const {
     const bool splits = std::ranges::any_of(segments_, [](const TimelineSegment& segment) {
       return std::ranges::any_of(segment.spans, [&](const TimelineSpan& span) {
         return span.kind == SpanKind::kAction && segment.names[span.name] == "W";
       });
     });
-    for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"}, std::pair{"backward", "backward"},
-                                      std::pair{"weight", "weight gradients"}, std::pair{"update", "update"},
-                                      std::pair{"update wait", "compute waits"}, std::pair{"tp", "tp"},
-                                      std::pair{"pp", "pp"}, std::pair{"ep", "ep"}, std::pair{"dp", "dp transfers"}}) {
-      if (!splits && std::string_view(kind) == "weight") continue;
-      if (num_lanes_ <= kEpLane && std::string_view(kind) == "ep") continue;
-      picture.rect(x, y - 9, 10, 10, kind);
-      picture.text(x + 15, y, words, "ink");
-      x += 32 + 6.2 * static_cast<double>(std::string_view(words).size());
+    std::vector<LegendEntry> legend = {{"forward", "forward, by microbatch"}, {"backward", "backward"}};
+    if (splits) legend.push_back({"weight", "weight gradients"});
+    legend.insert(legend.end(), {{"update", "update"}, {"update wait", "compute waits"}, {"tp", "tp"}, {"pp", "pp"}});
+    if (num_lanes_ > kEpLane) legend.push_back({"ep", "ep"});
+    legend.insert(legend.end(), {{"dp", "dp transfers"}, {"", "dimmed: later chunks; gaps: bubble"}});
+    double x = kStepLeft;
+    int row = 0;
+    for (LegendEntry& entry : legend) {
+      const double width = (entry.kind.empty() ? 0 : 15) + 6.2 * static_cast<double>(entry.words.size());
+      if (x + width > kStepWidth) x = kStepLeft, ++row;
+      entry.x = x;
+      entry.row = row;
+      x += width + 17;
     }
-    picture.text(x, y, "dimmed: later chunks; gaps: bubble", "faint");
+    return legend;
   }
 
   const int step_;

@@ -172,6 +172,12 @@ TEST(ReportPage, data_of_a_run) {
     covered += interval[1].get<double>() - interval[0].get<double>();
   EXPECT_NEAR(covered, data["wall"]["end"].get<double>() - data["wall"]["begin"].get<double>(), 1)
       << "no gaps in lanes";
+  size_t lost = 0, equal = 0;
+  for (const Json& piece : data["lost"]) lost += piece["step"].size();
+  EXPECT_EQ(lost, run.value().metrics.lost.size()) << "as few as these are all shown";
+  for (size_t i = 1; i < data["wall"]["intervals"].size(); ++i)
+    equal += data["wall"]["intervals"][i][2] == data["wall"]["intervals"][i - 1][2];
+  EXPECT_LE(equal, 2u) << "only at the starts of the second and third attempt";
   EXPECT_EQ(data["wall"]["attempts"][0]["code"], 4);
   EXPECT_EQ(data["wall"]["attempts"][2]["code"], 0);
   EXPECT_TRUE(data["story"][1][1].get<bool>()) << data["story"];

@@ -49,12 +49,12 @@ function visible(xs, domain) {
 
 // Returns [top, most] for an axis that begins at zero: the end of the axis and the largest value. If a few values, such
 // as those of a first step, are far above all others, top is less than most, which cuts them off and keeps the rest
-// readable.
+// readable. Of few values all are shown.
 function topOf(values) {
   const sorted = Float64Array.from(values.filter(known)).sort();
   if (sorted.length === 0) return [1, 1];
   const most = sorted[sorted.length - 1], usual = sorted[Math.floor(0.95 * (sorted.length - 1))];
-  return usual > 0 && most > 3 * usual ? [1.5 * usual, most] : [most, most];
+  return sorted.length >= 20 && usual > 0 && most > 3 * usual ? [1.5 * usual, most] : [most, most];
 }
 
 // A chart. options: title, view, height (less on paper, so that whole rows of charts fill a page), log, format (of y
@@ -189,8 +189,11 @@ class Plot {
 
   axes(frame, levels) {
     const bottom = this.height - kMargin.bottom;
+    let named = Infinity;
     for (const value of levels) {
       const y = frame.y(value);
+      if (Math.abs(named - y) < 12) continue;  // its text would cover the last one
+      named = y;
       this.svg.append(
           drawing('line', {class: 'grid-line', x1: kMargin.left, x2: frame.width - kMargin.right, y1: y, y2: y}),
           drawing('text', {x: kMargin.left - 6, y: y + 4, 'text-anchor': 'end'}, (this.scale || this.format)(value)));

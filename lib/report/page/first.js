@@ -54,7 +54,7 @@ function figuresOf(run) {
   const amount = (count, noun) => `${whole(count)} ${noun}${count === 1 ? '' : 's'}`;
   list.push([
     'Attempts', whole(wall.attempts_in_all),
-    `${amount(wall.lost, 'step')} lost; ${amount(run.incidents.count, 'incident')}`, []
+    `${amount(wall.lost, 'step')} lost; ${amount(wall.attempts.filter((a) => a.failed).length, 'failure')}`, []
   ]);
   return list;
 }

@@ -88,7 +88,7 @@ class HeatMap extends CellMap {
     const columns = Math.min(groups, Math.max(1, Math.floor(inner / 4)));
     const lines = Math.ceil(groups / columns);
     const perLine = Math.ceil(groups / lines);
-    const side = Math.max(3, Math.min(420, Math.floor(inner / perLine)));  // makes cells fill the width
+    const side = Math.max(3, Math.floor(inner / perLine));  // makes cells fill the width
     const rows = Math.max(1, lines * tp), gap = 5;
     const rowHeight = Math.max(2, Math.min(30, side, Math.floor(640 / (pp * rows))));
     const top = lines === 1 ? 16 : 0;  // height of the column names

@@ -274,7 +274,7 @@ class MeshView {
   render() {
     const {pp, groups, tp} = this.mesh, margin = 44;
     this.width = this.canvas.clientWidth || this.width || 640;
-    const most = Math.round(Math.max(260, Math.min(460, 0.6 * this.width)));
+    const most = onPaper() ? 260 : Math.round(Math.max(260, Math.min(460, 0.6 * this.width)));
     let right = 0, down = 0;
     for (const corner of [[0, 0, 0], [groups - 1, 0, 0], [0, pp - 1, 0], [0, 0, tp - 1]]) {
       const [x, y] = this.project(...corner);  // the other corners are symmetric

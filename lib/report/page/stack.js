@@ -86,11 +86,12 @@ function shareBar(shares, looks, describe) {
   return element('figure', {}, svg);
 }
 
-const kColumns = 100;  // the number of columns of a stack; more would be too narrow to see
+const kColumns = 100, kColumnWidth = 7;  // of a stack: their number, and the least pixels; more could not be seen
 
-// Returns the columns of a stack over values [first, end), as [{from, to (on the x axis), values {name: median}, sum}].
-function stackColumns(xs, parts, names, [first, end]) {
-  const count = Math.min(kColumns, end - first), list = [];
+// Returns at most `most` columns of a stack over values [first, end), as [{from, to (on the x axis), values
+// {name: median}, sum}].
+function stackColumns(xs, parts, names, [first, end], most = kColumns) {
+  const count = Math.min(most, end - first), list = [];
   for (let c = 0; c < count; ++c) {
     const begin = first + Math.floor(c * (end - first) / count),
           next = first + Math.floor((c + 1) * (end - first) / count);
@@ -108,7 +109,8 @@ function stackPlot(options) {
   const {xs, parts, looks} = options, names = Object.keys(looks).filter((name) => parts[name]);
   let made = null, columns = [];
   const range = (domain) => {
-    columns = stackColumns(xs, parts, names, visible(xs, domain));
+    const fit = Math.max(10, Math.floor(made.width / kColumnWidth));
+    columns = stackColumns(xs, parts, names, visible(xs, domain), Math.min(kColumns, fit));
     made.idle = '';
     if (options.share()) return [0, 1];
     const [top, most] = options.top || topOf(columns.map((column) => column.sum));
