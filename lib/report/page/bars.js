@@ -31,6 +31,7 @@ function barPlot(options) {
   const y = (value) => size.top + size.height * (1 - value / most);
   const svg = drawing('svg', {
     viewBox: `0 0 ${width} ${height}`,
+    preserveAspectRatio: 'xMinYMin',
     style: `max-width: ${width}px`,
     role: 'img',
     'aria-label': title + ': ' + bars.map((bar) => bar.feet.join(' ') + ' ' + bar.head).join('; ')
