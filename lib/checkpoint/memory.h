@@ -6,7 +6,8 @@
 //                   buddy, and receives the one of the rank whose buddy this is
 //
 // Two generations alternate: a segment is overwritten only when the other slot's generation is complete on all ranks.
-// So after a fault one complete generation exists, unless a node and its buddy are lost together.
+// So after a fault one complete generation exists, unless a node and its buddy are lost together. The training loop calls
+// settle() before the step after a generation counts: at most checkpoint.memory_every steps are repeated.
 #pragma once
 
 #include <chrono>
@@ -66,6 +67,7 @@ class MemoryCheckpoints {
   struct Mapped;  // a segment and its registration with the device
 
   explicit MemoryCheckpoints(const Context& context);
+  void map_own();
   void start(bool snapshot, const RunProgress& progress);
   Result<void> complete(int slot, const RunProgress& progress);
   Result<void> transfer(int slot);
@@ -74,7 +76,7 @@ class MemoryCheckpoints {
   const std::string run_dir_, attempt_, host_;
   const uint64_t layout_;
   const Checkpointer& checkpoints_;
-  const int world_rank_, world_size_;
+  const int world_rank_, world_size_, threads_;
   Job& job_;
   Device& device_;
   Stream& compute_;

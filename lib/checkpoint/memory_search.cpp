@@ -10,7 +10,7 @@
 #include "io/base/file.h"
 #include "io/base/hash.h"
 #include "io/base/log.h"
-#include "io/base/parallel.h"
+#include "io/base/mutex.h"
 #include "io/checkpoint/shard_reader.h"
 #include "lib/checkpoint/record_fields.h"
 #include "lib/checkpoint/weights.h"
@@ -45,16 +45,23 @@ Result<SegmentTable> segment_table_from(std::string_view text) {
   }
 }
 
-Result<void> check_payload(const ShardRecord& record, std::string_view file, const std::string& path) {
+Result<void> check_payload(const ShardRecord& record, std::string_view file, const std::string& path, int threads) {
   for (const TensorRecord& tensor : record.tensors)
     for (const StoredShard& shard : tensor.shards) {
       const int64_t bytes = num_elements(shard.region.extent) * element_bytes(tensor.type);
       if (shard.offset < 0 || bytes < 0 || shard.offset + bytes > static_cast<int64_t>(file.size()))
         return file_error("{}: a shard of tensor {} is outside the file", path, tensor.name);
-      const uint64_t found = xxh3_64(file.data() + shard.offset, static_cast<size_t>(bytes));
-      if (found != shard.checksum) return damaged_shard(path, tensor, shard, found);
     }
-  return {};
+  Mutex mutex;
+  Result<void> result;
+  for_shards(record, threads, [&](const TensorRecord& tensor, const StoredShard& shard) {
+    const auto bytes = static_cast<size_t>(num_elements(shard.region.extent) * element_bytes(tensor.type));
+    const uint64_t found = xxh3_64(file.data() + shard.offset, bytes);
+    if (found == shard.checksum) return;
+    const MutexLock lock(mutex);
+    if (result) result = damaged_shard(path, tensor, shard, found);
+  });
+  return result;
 }
 
 std::optional<GenerationChoice> choose_generation(const std::vector<SegmentSight>& sights, const MemoryHistory& history,
@@ -97,7 +104,10 @@ int reader_of(const SegmentSight& source, int owner, const std::vector<std::stri
   return there[static_cast<size_t>(owner) % there.size()];
 }
 
-Result<void> verify(const std::string& folder, const SegmentSight& source) {
+// Threads of each rank while nothing else is computed.
+int loading_threads(const Job& job) { return std::clamp(num_cores() / job.node_size(), 1, 16); }
+
+Result<void> verify(const std::string& folder, const SegmentSight& source, int threads) {
   const std::string path = folder + "/" + source.file_name;
   const auto segment = read_segment(folder, source.file_name);
   if (!segment) return segment.error();
@@ -105,7 +115,7 @@ Result<void> verify(const std::string& folder, const SegmentSight& source) {
   if (!table) return table.error();
   const auto file = MappedFile::open(path);
   if (!file) return file.error();
-  return check_payload(table.value().record, file.value().text(), path);
+  return check_payload(table.value().record, file.value().text(), path, threads);
 }
 
 // Sends segments to the ranks whose state they are, where those are on other nodes now, and makes them own segments
@@ -199,7 +209,7 @@ Result<void> bring(const MemorySearch& search, const GenerationChoice& choice, c
       const auto table = segment_table_from(text);
       if (!table) return table.error();
       return check_payload(table.value().record, {segment->memory(), static_cast<size_t>(segment->bytes())},
-                           segment->path());
+                           segment->path(), loading_threads(job));
     });
   return agree(job, mine);
 }
@@ -250,7 +260,7 @@ std::optional<MemoryGeneration> find_in_memory(const MemorySearch& search, Job& 
     for (size_t owner = 0; owner < choice->sources.size(); ++owner) {
       const SegmentSight& source = choice->sources[owner];
       if (reader_of(source, static_cast<int>(owner), hosts) != job.world_rank()) continue;
-      if (const auto good = verify(search.folder, source); !good) {
+      if (const auto good = verify(search.folder, source, loading_threads(job)); !good) {
         log_warn("checkpoint in memory skipped: {}", good.error().message);
         damaged.push_back(source.file_name);
       }

@@ -3,10 +3,13 @@
 // verified checksums; all of them of the same attempt, step and layout.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "io/base/parallel.h"
 #include "io/checkpoint/memory_segment.h"
 #include "lib/checkpoint/search.h"
 
@@ -76,7 +79,27 @@ struct MemorySearch {
 // the run can resume from storage. Collective; all ranks get the same `why` and the same choice.
 std::optional<MemoryGeneration> find_in_memory(const MemorySearch& search, Job& job, std::string& why);
 
-// Verifies the payload of a segment with its table. `payload_file`: the whole file, mapped.
-Result<void> check_payload(const ShardRecord& record, std::string_view payload_file, const std::string& path);
+// Verifies the payload of a segment with its table, on `threads` threads. `payload_file`: the whole file, mapped.
+Result<void> check_payload(const ShardRecord& record, std::string_view payload_file, const std::string& path,
+                           int threads = 1);
+
+// Calls act(tensor, shard), which must not throw, for every shard of `record` (a ShardRecord, or a constant one), on
+// `threads` threads that get about equal numbers of bytes.
+template <class Record, class Act>
+void for_shards(Record& record, int threads, Act act) {
+  std::vector<std::pair<decltype(&record.tensors[0]), decltype(&record.tensors[0].shards[0])>> shards;
+  std::vector<int64_t> bytes;
+  for (auto& tensor : record.tensors)
+    for (auto& shard : tensor.shards) {
+      shards.emplace_back(&tensor, &shard);
+      bytes.push_back(num_elements(shard.region.extent) * element_bytes(tensor.type));
+    }
+  parallel_by_weight(bytes, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto& [tensor, shard] = shards[static_cast<size_t>(i)];
+      act(*tensor, *shard);
+    }
+  });
+}
 
 }  // namespace tri

@@ -82,8 +82,8 @@ nlohmann::ordered_json restarts_json(const FaultStatistics& f) {
 
 }  // namespace
 
-SnapshotPrice snapshot_price(const Workload& w, const Cluster& c, double step_s, int64_t every) {
-  TRI_REQUIRE(every >= 1 && step_s > 0, "snapshots every {} steps of {} s", every, step_s);
+SnapshotPrice snapshot_price(const Workload& w, const Cluster& c, double step_s) {
+  TRI_REQUIRE(step_s > 0, "snapshots of steps of {} s", step_s);
   SnapshotPrice price{.bytes = snapshot_bytes(w), .fixed_s = c.faults.snapshot_s};
   price.copy_s = price.bytes / (c.node.host_gb_per_s * 1e9);
   price.send_s = price.bytes / send_rate(c);
@@ -91,12 +91,12 @@ SnapshotPrice snapshot_price(const Workload& w, const Cluster& c, double step_s,
   const double hidden = std::min(c.faults.copy_hidden * price.copy_s, step_s);
   price.exposed_copy_s = price.copy_s - hidden;
   price.slowdown_s = hidden * c.node.host_gb_per_s * 1e9 / memory_bytes_per_second(c);
-  // The buddy receives only while the network is idle, unless that does not suffice until the next snapshot.
+  // The buddy receives only while the network is idle, unless that does not suffice in the next step, whose end waits.
   const TransferLoads loads = transfer_loads(w, c, RingTimes(c));
-  const double idle = std::max(0.0, step_s - loads.dp - loads.pp_direction), gaps = static_cast<double>(every) * idle;
-  price.exposed_send_s = std::max(0.0, price.send_s - gaps);
-  const double sending = price.exposed_send_s > 0 ? static_cast<double>(every) * step_s + price.exposed_send_s
-                                                  : price.send_s * step_s / std::max(idle, 1e-12);
+  const double idle = std::max(0.0, step_s - loads.dp - loads.pp_direction);
+  price.exposed_send_s = std::max(0.0, price.send_s - idle);
+  const double sending =
+      price.exposed_send_s > 0 ? step_s + price.exposed_send_s : price.send_s * step_s / std::max(idle, 1e-12);
   price.complete_s = price.copy_s + sending + price.fixed_s;
   return price;
 }
@@ -167,7 +167,7 @@ FaultyJob faulty_job(const Workload& w, const Cluster& c, double step_s, int64_t
   const double from_storage = g.rates.recovery_s;
   job.recovery_s = {from_storage, from_storage, from_storage};
   if (memory_every == 0) return job;
-  const SnapshotPrice price = snapshot_price(w, c, step_s, memory_every);
+  const SnapshotPrice price = snapshot_price(w, c, step_s);
   job.memory_stall_s = price.seconds();
   job.memory_complete_s = std::max(0.0, price.complete_s - price.seconds());
   // A restart from memory differs only in how the state is read.
@@ -185,7 +185,7 @@ std::vector<MemoryCheckpointRow> memory_checkpoint_rows(const Workload& w, const
   for (const int64_t every : intervals) {
     const FaultyJob job = faulty_job(w, c, step_s, every);
     rows.push_back(
-        {job, every == 0 ? SnapshotPrice{} : snapshot_price(w, c, step_s, every), simulate_faults(job, kStops, kSeed)});
+        {job, every == 0 ? SnapshotPrice{} : snapshot_price(w, c, step_s), simulate_faults(job, kStops, kSeed)});
   }
   return rows;
 }

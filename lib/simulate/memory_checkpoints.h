@@ -26,7 +26,7 @@ struct SnapshotPrice {
   double bytes = 0;
   double copy_s = 0, send_s = 0;  // to host memory; to the buddy, at the network's full rate
   double exposed_copy_s = 0;      // the part of the copy that compute does not hide
-  double exposed_send_s = 0;      // the part of sending that exceeds the network's idle time between two snapshots
+  double exposed_send_s = 0;      // the part of sending that exceeds the network's idle time in a step
   double slowdown_s = 0;          // of compute, from which the hidden part of the copy takes memory bandwidth
   double fixed_s = 0;             // faults.snapshot_s
   double complete_s = 0;          // from the end of the step until the snapshot counts
@@ -34,8 +34,8 @@ struct SnapshotPrice {
   double seconds() const { return exposed_copy_s + exposed_send_s + slowdown_s + fixed_s; }  // that training takes more
 };
 
-// `step_s`: of the predicted step, at least 0 of which the network is idle. `every`: steps between snapshots, >= 1.
-SnapshotPrice snapshot_price(const Workload& workload, const Cluster& cluster, double step_s, int64_t every);
+// `step_s`: of the predicted step, at least 0 of which the network is idle.
+SnapshotPrice snapshot_price(const Workload& workload, const Cluster& cluster, double step_s);
 
 // A job under faults, which arrive as a Poisson process. Positions are numbers of completed steps; checkpoints are
 // taken at multiples of their interval, as in a run.

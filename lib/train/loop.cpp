@@ -22,6 +22,8 @@
 namespace tri {
 namespace {
 
+constexpr double kLeastMemoryWait = 0.01;  // seconds; shorter waits would fill the event log
+
 const Dataset* dataset_of(const Inputs& inputs) { return inputs.dataset ? &*inputs.dataset : nullptr; }
 
 // Returns the windows for which the loader counts the pairs of attention.
@@ -157,16 +159,17 @@ void TrainingLoop::note_state() {
 }
 
 void TrainingLoop::settle_memory() {
-  constexpr double kLeastWait = 0.01;  // seconds; shorter waits would fill the event log
   const PhaseScope phase(RunPhase::kCheckpoint);
   const auto begun = Clock::now();
-  if (context_.memory->settle() > kLeastWait) account(WallTime::kCheckpoint, begun);
+  if (context_.memory->settle() > kLeastMemoryWait) account(WallTime::kCheckpoint, begun);
 }
 
 void TrainingLoop::save_in_memory() {
   const PhaseScope phase(RunPhase::kCheckpoint);
+  const auto begun = Clock::now();
   note_state();
   context_.memory->begin(progress_);
+  if (seconds_between(begun, Clock::now()) > kLeastMemoryWait) account(WallTime::kCheckpoint, begun);
   step_end_.reset();
 }
 
@@ -198,8 +201,8 @@ Result<void> TrainingLoop::train_step() {
   step_seconds_ = seconds_between(start, end);
   if (FlightRecorder* const recorder = flight_recorder()) recorder->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
   progress_.steps += 1;
-  // The last generation is complete before this step counts: with a generation every step, a fault costs one step.
-  if (is_memory_due()) settle_memory();
+  // A generation is complete before the step after it counts, so a fault repeats at most checkpoint.memory_every steps.
+  if (context_.memory != nullptr) settle_memory();
   timeline_.end_step(progress_.steps);
   timeline_.schedule(progress_.steps + 1, result.sums.steps_to_record());
   progress_.samples += step_samples_;
