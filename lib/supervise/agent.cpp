@@ -40,6 +40,8 @@ constexpr double kConnectSeconds = 3;
 constexpr double kGreetingSeconds = 15;  // the driver may have to accept 1,500 agents, or a flood of other connections
 constexpr double kOrphanSeconds = 3600;
 constexpr size_t kMostLines = 16;
+// Seconds between reports; shorter for a while after an attempt's end, because the next attempt waits for them.
+constexpr double kTurn = 1, kTurnAtEnd = 0.2, kEndTakes = 5;
 
 // A connection to the driver that both ends have authenticated.
 class Connection {
@@ -117,11 +119,12 @@ class Agent {
         carry_out(order);
       }
       if (connection && !connection->send(report())) connection.reset();
-      while (seconds_since(turn) < 1) {
+      const double length = attempt_.empty() && seconds_since(ended_) < kEndTakes ? kTurnAtEnd : kTurn;
+      while (seconds_since(turn) < length) {
         std::vector<AgentOrder> orders;
-        const int left = std::max(1, static_cast<int>(1000 * (1 - seconds_since(turn))));
-        if (connection && !connection->take(left, orders)) connection.reset();
-        if (!connection) ::poll(nullptr, 0, std::max(1, static_cast<int>(1000 * (1 - seconds_since(turn)))));
+        const auto left = [&] { return std::max(1, static_cast<int>(1000 * (length - seconds_since(turn)))); };
+        if (connection && !connection->take(left(), orders)) connection.reset();
+        if (!connection) ::poll(nullptr, 0, left());
         bool again = false;
         for (const AgentOrder& order : orders) {
           if (leaves(order)) return 0;
@@ -181,7 +184,10 @@ class Agent {
     if (order.kind == OrderKind::kDoctor)
       doctor_.start(order.timeout, other_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), health_.last().gpus.size()));
     if (order.kind == OrderKind::kWatch) watched_ = order.attempt;
-    if (order.kind == OrderKind::kEnd) sees_run_ = sees_run_folder(options_.run_dir);
+    if (order.kind == OrderKind::kEnd) {
+      ended_ = Clock::now();
+      sees_run_ = sees_run_folder(options_.run_dir);
+    }
     if (order.kind != OrderKind::kDoctor) attempt_ = order.kind == OrderKind::kWatch ? order.attempt : "";
     sweeps_ = ranks_begin_ = true;
     return true;
@@ -274,7 +280,7 @@ class Agent {
   std::string attempt_, watched_;  // attempt_: the current one; watched_: the current or the previous one
   uint64_t order_ = 0;
   bool sweeps_ = false, ranks_begin_ = false, sees_run_ = true, asks_ = false;
-  Clock::time_point heard_ = Clock::now(), asked_ = heard_;
+  Clock::time_point heard_ = Clock::now(), asked_ = heard_, ended_ = heard_;
   double ask_after_ = 0;
 };
 
