@@ -10,8 +10,8 @@
 #                      steps, suspended for a minute, without a false alarm
 #   soak.sh storage    storage stalls each file that a run writes, for 5, 30 and 120 s: no rank or node is blamed, and the
 #                      losses are the same
-#   soak.sh heal       300 faults of supervised runs, each healed, and 300 with checkpoints in memory; a link that flaps
-#                      between network namespaces; and one fault of each kind under Slurm
+#   soak.sh heal       300 faults of supervised runs, each healed, and 300 with checkpoints in memory every step and every
+#                      three steps; a link that flaps between network namespaces; and one fault of each kind under Slurm
 #   soak.sh fleet      the driver with the agents of 1,536 nodes: figures, and less than a tenth of a core
 #   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that take minutes to detect
 #   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: it is named within 3 windows,
@@ -26,7 +26,7 @@
 #                      make install, make uninstall
 #
 # KILLS, ERRORS, SEED   of crash: the counts, and the seed of the random choice (default: the day; it is printed)
-# CASES, STEPS, SEED    of hang: the same; CASES and SEED of heal
+# CASES, STEPS, SEED    of hang: the same; CASES, SEED and AT_ONCE (concurrent runs, default 2) of heal
 # STALLS, SEED          of storage: the seconds of each stall
 # AGENTS, TIMES         the counts of fleet; of doctor and predict
 # JOBS                  number of compilers and tests that run concurrently
@@ -97,9 +97,11 @@ case $kind in
   heal)
     build
     "build-$kind/bin/mp_heal" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "build-$kind/tests/libfake_nvml.so" \
-      "${CASES:-300}" "${SEED:-$(date +%Y%m%d)}"
-    "build-$kind/bin/mp_heal" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "build-$kind/tests/libfake_nvml.so" \
-      memory "${CASES:-300}" "${SEED:-$(date +%Y%m%d)}"
+      "${CASES:-300}" "${SEED:-$(date +%Y%m%d)}" "${AT_ONCE:-2}"
+    for every in 1 3; do
+      "build-$kind/bin/mp_heal" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "build-$kind/tests/libfake_nvml.so" \
+        "memory=$every" "$((${CASES:-300} / 2))" "${SEED:-$(date +%Y%m%d)}" "${AT_ONCE:-2}"
+    done
     bash tests/mp/tolerates_link_flaps.sh "$PWD" "$PWD/build-$kind/bin/trireme" || (($? == 77))
     bash tests/slurm/heals_inside_the_allocation.sh "build-$kind/bin/trireme" || (($? == 77))
     ;;

@@ -1,9 +1,10 @@
 // A supervised run with a fault at a random moment: it recovers automatically, excludes only the faulty node, has the
 // losses of an undisturbed run bit for bit, and repeats no step that a checkpoint contained.
-//   mp_heal MPIRUN TRIREME NVML [CASES] [SEED]   CASES 0: a few chosen ones; else that many, each fault in turn
-//   mp_heal MPIRUN TRIREME NVML memory [CASES] [SEED] | memory FAULT MOMENT   with a checkpoint in memory every step:
-//     at most one step is repeated, unless the fault destroys the memory
-//   mp_heal MPIRUN TRIREME NVML FAULT MOMENT     one case; MOMENT from 0, the start, to 1, the end
+//   mp_heal MPIRUN TRIREME NVML [memory[=N]] [CASES] [SEED] [AT_ONCE]   CASES 0: a few chosen ones; else that many, each
+//     fault in turn; AT_ONCE: runs that run concurrently (default 2), each with four ranks
+//   mp_heal MPIRUN TRIREME NVML [memory[=N]] FAULT MOMENT   one case; MOMENT from 0, the start, to 1, the end
+// memory: with checkpoints in memory every N steps (default 1): a fault repeats at most N steps unless it destroys the
+// memory of a node and of its buddy.
 // TRIREME is built with tests/nodes/host.cpp, tests/hangs/hangs.cpp and tests/storage/points.cpp, NVML is
 // tests/nvml/fake.cpp. Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.
 #include <fmt/ranges.h>
@@ -22,6 +23,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/base/error.h"
+#include "io/base/file.h"
 #include "io/base/random.h"
 #include "tests/mp/run_program.h"
 
@@ -39,10 +41,11 @@ constexpr double kLeave = 5;             // seconds until all processes have end
 constexpr double kStart = 1;             // seconds that a rank needs to start
 constexpr double kAddsUpWithin = 0.001;  // share of the wall time
 constexpr int kMemorySaves = 60;         // steps between checkpoints on storage, with those in memory
-constexpr const char* kNodes[] = {"node0", "node1", "node2"};
+constexpr double kWatchesSegments = 2;   // seconds in which a checkpoint in memory must begin
+constexpr const char* kNodes[] = {"node0", "node1", "node2", "node3"};
 
 // Happens to the rank, to its node or to the driver.
-enum class Guilt { kNobody, kNode };
+enum class Guilt { kNobody, kNode, kBothNodes };
 struct Fault {
   const char* name;
   Guilt guilt;
@@ -68,12 +71,15 @@ constexpr Fault kMemoryFaults[] = {
     {"rank stopped", Guilt::kNobody, true, ""},
     {"node without power", Guilt::kNode, true, ""},
     {"driver killed", Guilt::kNobody, true, ""},
-    {"rank killed, bit flipped", Guilt::kNobody, true, ""},  // in its own segments: the buddy's copy serves
-    {"rank killed, memory lost", Guilt::kNobody, true, ""},  // of a node and its buddy: storage serves
+    {"rank killed, bit flipped", Guilt::kNobody, true, ""},     // in its own segments: the buddy's copy serves
+    {"rank killed, memory lost", Guilt::kNobody, true, ""},     // of a node and its buddy: storage serves
+    {"both nodes without power", Guilt::kBothNodes, true, ""},  // which are buddies: the same
+    {"rank killed in its snapshot", Guilt::kNobody, true, ""},  // while its segment is being written
+    {"ranks killed in a copy", Guilt::kNobody, true, ""},       // all at once, while a copy of a buddy is
 };
-bool with_memory = false;
+int memory_every = 0;  // steps; 0: no checkpoints in memory
 std::span<const Fault> faults() {
-  return with_memory ? std::span<const Fault>(kMemoryFaults) : std::span<const Fault>(kFaults);
+  return memory_every > 0 ? std::span<const Fault>(kMemoryFaults) : std::span<const Fault>(kFaults);
 }
 
 struct Case {
@@ -82,6 +88,11 @@ struct Case {
   const Fault& what() const { return faults()[static_cast<size_t>(fault)]; }
   bool is(std::string_view name) const { return name == what().name; }
   std::string node() const { return kNodes[rank / 2]; }
+  bool memory_is_lost() const { return is("rank killed, memory lost") || is("both nodes without power"); }
+  Strings nodes_at_fault() const {
+    if (what().guilt == Guilt::kBothNodes) return {kNodes[0], kNodes[1]};
+    return what().guilt == Guilt::kNode ? Strings{node()} : Strings();
+  }
 };
 
 struct Outcome {
@@ -91,6 +102,7 @@ struct Outcome {
   int attempts = 0;
   std::string losses;                         // of all steps
   int64_t repeated = 0;                       // most steps that a restart repeated
+  std::string from;                           // where the state of the attempt after the fault came from; "": unknown
   int segments_left = 0;                      // in memory
   int processes_left = 0;                     // after the driver's end
   std::string lost;                           // steps that were repeated although a checkpoint contained them; "": none
@@ -155,6 +167,31 @@ Strings segments(const std::string& folder, const Strings& parts = {}) {
 
 void remove_all(const Strings& paths) {
   for (const std::string& path : paths) ::unlink(path.c_str());
+}
+
+// Kills processes at a moment at which a segment of `paths` is being written. Returns false if there was none.
+bool kill_while_written(const Strings& paths, const std::vector<pid_t>& to) {
+  constexpr uint64_t kWriting = 1;  // the state word of a segment, its first eight bytes (memory_segment.cpp)
+  const auto send = [&](int signal) {
+    for (const pid_t process : to) ::kill(process, signal);
+  };
+  std::vector<Descriptor> files;
+  for (const std::string& path : paths) files.emplace_back(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto is_written = [](const Descriptor& file) {
+    uint64_t state = 0;
+    return ::pread(file.get(), &state, sizeof state, 0) == sizeof state && state == kWriting;
+  };
+  for (const double end = now() + kWatchesSegments; !to.empty() && now() < end;) {
+    for (const Descriptor& file : files) {
+      if (!is_written(file)) continue;
+      send(SIGSTOP);  // so that it is still being written when they are killed
+      const bool still = is_written(file);
+      send(still ? SIGKILL : SIGCONT);
+      if (still) return true;
+    }
+    std::this_thread::sleep_for(50us);
+  }
+  return false;
 }
 
 // Returns the processes of a case: their environments contain all entries, their command lines all words.
@@ -232,8 +269,8 @@ lr: {{peak: 1e-2, decay_steps: 1000}}
 checkpoint: {{every: {}, memory_every: {}}}
 fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_seconds: {}, evaluation_seconds: {}}}
 )",
-                                                         kSteps, folder_, with_memory ? kMemorySaves : kEvery,
-                                                         with_memory ? 1 : 0, kDeadline, kDeadline, kDeadline);
+                                                         kSteps, folder_, memory_every > 0 ? kMemorySaves : kEvery,
+                                                         memory_every, kDeadline, kDeadline, kDeadline);
     std::ofstream text(folder_ + "/text.txt");
     for (int i = 0; i < 2000; ++i) text << i << " green bottles hanging on the wall\n";
     text.close();
@@ -274,9 +311,11 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
                         "TRIREME_TEST_STORAGE=" + folder + "/run/checkpoints",
                         "CUDA_VISIBLE_DEVICES="};
     if (c != nullptr && *c->what().rule != '\0') environment.push_back(rule_of(*c));
+    const bool two_spares = memory_every > 0;
     Driver driver({program_, "supervise", folder_ + "/heal.yaml", "--ranks", std::to_string(kRanks), "--hosts",
-                   "node0,node1,node2", "--spares", "1", "--launcher", nodes_ + " ranks {nodes}", "--agent-launcher",
-                   nodes_ + " agent {node}", "--set", "run.dir=" + folder + "/run"},
+                   two_spares ? "node0,node1,node2,node3" : "node0,node1,node2", "--spares", two_spares ? "2" : "1",
+                   "--launcher", nodes_ + " ranks {nodes}", "--agent-launcher", nodes_ + " agent {node}", "--set",
+                   "run.dir=" + folder + "/run"},
                   environment, folder + "/output");
     Outcome outcome;
     const double began = now();
@@ -339,11 +378,14 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     if (c.is("agent killed")) return send(agent(), SIGKILL);
     if (c.is("agent stopped")) return send(agent(), SIGSTOP);
     if (c.is("driver killed")) return driver > 0 && !rank().empty() && ::kill(driver, SIGKILL) == 0;
-    if (c.is("node without power")) {
+    if (c.is("node without power") || c.is("both nodes without power")) {
       if (rank().empty() || agent().empty()) return false;
-      std::ofstream(folder + "/nodes/" + c.node()) << "without power\n";
-      for (auto left = processes({mark, node}, {}); send(left, SIGKILL); left = processes({mark, node}, {})) pause();
-      remove_all(segments(folder, {"." + c.node() + "."}));
+      for (const std::string& name : c.nodes_at_fault()) std::ofstream(folder + "/nodes/" + name) << "without power\n";
+      for (const std::string& name : c.nodes_at_fault()) {
+        const Strings on_it{mark, "TRIREME_TEST_HOST=" + name};
+        for (auto left = processes(on_it, {}); send(left, SIGKILL); left = processes(on_it, {})) pause();
+        remove_all(segments(folder, {"." + name + "."}));
+      }
       return true;
     }
     if (rank().empty()) return false;
@@ -351,7 +393,11 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     if (c.is("XID 79, rank killed")) std::ofstream(gpus) << "xid=1:79";
     if (c.is("XID 13, rank killed")) std::ofstream(gpus) << "xid=1:13";
     if (c.is("recovery action, rank killed")) std::ofstream(gpus) << "recovery=1:1";
-    if (!with_memory || c.is("rank killed")) return send(rank(), SIGKILL);
+    if (memory_every == 0 || c.is("rank killed")) return send(rank(), SIGKILL);
+    if (c.is("rank killed in its snapshot"))
+      return kill_while_written(segments(folder, {fmt::format(".{:05d}.own.", c.rank)}), rank());
+    if (c.is("ranks killed in a copy"))
+      return kill_while_written(segments(folder, {fmt::format(".{:05d}.copy.", c.rank)}), processes({mark}, {"train"}));
     // All ranks at once: none goes on to replace what was damaged.
     if (segments(folder).empty() || !send(processes({mark}, {"train"}), SIGKILL)) return false;
     if (c.is("rank killed, memory lost")) remove_all(segments(folder));
@@ -386,6 +432,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
         if (fields.at("step").get<int64_t>() < saved)
           outcome.lost += fmt::format("resumes from step {}, {} was saved; ", fields.at("step").dump(), saved);
         if (outcome.detection && !outcome.recovery) outcome.recovery = time - struck - *outcome.detection;
+        if (outcome.from.empty()) outcome.from = fields.value("from", "");
       } else if (kind == "exclusion") {
         outcome.excluded.insert(event.at("host").get<std::string>());
       }
@@ -414,12 +461,17 @@ std::string wrong_with(const Case& c, const Outcome& outcome, const std::string&
   if (!outcome.status) return "it did not end; ";
   if (outcome.status != 0) wrong += fmt::format("status {}; ", *outcome.status);
   std::set<std::string> faulty;
-  if (fault.guilt == Guilt::kNode && outcome.struck) faulty.insert(c.node());
+  if (outcome.struck)
+    for (const std::string& node : c.nodes_at_fault()) faulty.insert(node);
   if (outcome.excluded != faulty) wrong += fmt::format("excluded: {}; ", fmt::join(outcome.excluded, ","));
   if (outcome.processes_left > 0) wrong += fmt::format("{} processes are left; ", outcome.processes_left);
   if (outcome.losses != losses) wrong += "other losses; ";
-  if (with_memory && outcome.repeated > 1 && !c.is("rank killed, memory lost"))
+  if (memory_every > 0 && outcome.repeated > memory_every && !c.memory_is_lost())
     wrong += fmt::format("{} steps were repeated; ", outcome.repeated);
+  // What was damaged or lost may not serve: only a copy, or storage if no generation was complete yet.
+  const bool own = outcome.from == "memory", lost = own || outcome.from == "buddy";
+  if ((own && (fault.guilt != Guilt::kNobody || c.is("rank killed, bit flipped"))) || (lost && c.memory_is_lost()))
+    wrong += fmt::format("resumed from {}; ", outcome.from);
   if (outcome.segments_left > 0) wrong += fmt::format("{} segments are left; ", outcome.segments_left);
   if (!fault.another_attempt && outcome.attempts != 1) wrong += fmt::format("{} attempts; ", outcome.attempts);
   if (outcome.adds_up_within > kAddsUpWithin)
@@ -439,11 +491,14 @@ class Tally {
     row.late += !outcome.struck;
     if (outcome.detection) row.detection.push_back(*outcome.detection);
     if (outcome.recovery) row.recovery.push_back(*outcome.recovery);
-    fmt::print("{} {:<28} rank {} {:.2f}  {} attempts, excluded: {}{}{}{}\n", wrong.empty() ? "right" : "WRONG",
+    ++row.from[outcome.from];
+    row.repeated = std::max(row.repeated, outcome.repeated);
+    fmt::print("{} {:<28} rank {} {:.2f}  {} attempts, excluded: {}{}{}{}{}\n", wrong.empty() ? "right" : "WRONG",
                c.what().name, c.rank, c.moment, outcome.attempts,
                outcome.excluded.empty() ? "none" : fmt::format("{}", fmt::join(outcome.excluded, ",")),
                outcome.detection ? fmt::format(", seen after {:.1f} s", *outcome.detection) : "",
                outcome.recovery ? fmt::format(", trains {:.1f} s later", *outcome.recovery) : "",
+               outcome.from.empty() ? "" : fmt::format(", from {}, {} repeated", outcome.from, outcome.repeated),
                outcome.struck ? "" : ", nothing happened before the end");
     if (!wrong.empty()) fmt::print("  {}\n{}\n", wrong, outcome.output);
     std::fflush(stdout);
@@ -454,8 +509,8 @@ class Tally {
     fmt::print("{:<28} {:>5} {:>5} {:>5}  {:>17}  {:>17}\n", "fault", "cases", "wrong", "late", "detection, s",
                "recovery, s");
     for (const auto& [name, row] : rows_) {
-      fmt::print("{:<28} {:>5} {:>5} {:>5}  {:>17}  {:>17}\n", name, row.cases, row.wrong, row.late,
-                 median_and_most(row.detection), median_and_most(row.recovery));
+      fmt::print("{:<28} {:>5} {:>5} {:>5}  {:>17}  {:>17}{}\n", name, row.cases, row.wrong, row.late,
+                 median_and_most(row.detection), median_and_most(row.recovery), origins(row));
       cases += row.cases;
       wrong += row.wrong;
       late += row.late;
@@ -476,7 +531,17 @@ class Tally {
   struct Row {
     int cases = 0, wrong = 0, late = 0;
     std::vector<double> detection, recovery;
+    std::map<std::string, int> from;  // cases by the origin of the state
+    int64_t repeated = 0;             // steps, the most
   };
+  // Returns "  at most 1 repeated; memory 12, nothing 1"; without checkpoints in memory "".
+  static std::string origins(const Row& row) {
+    if (memory_every == 0) return "";
+    std::string text = fmt::format("  at most {} repeated", row.repeated);
+    for (const auto& [from, cases] : row.from)
+      if (!from.empty()) text += fmt::format("{} {} {}", text.find(';') == text.npos ? ";" : ",", from, cases);
+    return text;
+  }
   std::mutex mutex_;
   std::map<std::string, Row> rows_;
 };
@@ -500,13 +565,13 @@ std::vector<Case> randomized_cases(int count, uint64_t seed) {
   return cases;
 }
 
-// Runs two at a time: most of the time they wait for a fault.
-bool all_of(Runs& runs, const std::vector<Case>& cases) {
+// Most of the time runs wait for a fault.
+bool all_of(Runs& runs, const std::vector<Case>& cases, int at_once = 2) {
   runs.undisturbed();
   Tally tally;
   std::atomic<size_t> next{0};
   std::vector<std::thread> workers;
-  for (int worker = 0; worker < 2; ++worker)
+  for (int worker = 0; worker < at_once; ++worker)
     workers.emplace_back([&] {
       for (size_t i = next++; i < cases.size(); i = next++) {
         Case c = cases[i];
@@ -524,8 +589,9 @@ bool all_of(Runs& runs, const std::vector<Case>& cases) {
 }
 
 bool main_of(Strings arguments) {
-  if (arguments.size() > 3 && arguments[3] == "memory") {
-    with_memory = true;
+  if (arguments.size() > 3 && arguments[3].starts_with("memory")) {
+    const size_t number = arguments[3].find('=');
+    memory_every = number == std::string::npos ? 1 : std::stoi(arguments[3].substr(number + 1));
     arguments.erase(arguments.begin() + 3);
   }
   Runs runs(arguments[0], arguments[1], arguments[2]);
@@ -533,13 +599,15 @@ bool main_of(Strings arguments) {
     return all_of(runs, {{fault_of(arguments[3]), 3, std::stod(arguments[4])}});
   const int count = arguments.size() > 3 ? std::stoi(arguments[3]) : 0;
   const uint64_t seed = arguments.size() > 4 ? std::stoull(arguments[4]) : 42;
+  const int at_once = arguments.size() > 5 ? std::stoi(arguments[5]) : 2;
   fmt::print("seed {}\n", seed);
-  if (count > 0) return all_of(runs, randomized_cases(count, seed));
-  if (with_memory)
+  if (count > 0) return all_of(runs, randomized_cases(count, seed), at_once);
+  if (memory_every > 0)
     return all_of(runs, {{fault_of("rank killed"), 1, 0.4},
                          {fault_of("node without power"), 2, 0.5},
                          {fault_of("rank killed, bit flipped"), 3, 0.6},
-                         {fault_of("rank killed, memory lost"), 0, 0.7}});
+                         {fault_of("rank killed, memory lost"), 0, 0.7},
+                         {fault_of("ranks killed in a copy"), 2, 0.4}});
   return all_of(runs, {{fault_of("rank killed"), 1, 0.4}, {fault_of("driver killed"), 2, 0.6}});
 }
 
@@ -548,7 +616,8 @@ bool main_of(Strings arguments) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    fmt::print(stderr, "mp_heal MPIRUN TRIREME NVML [memory] [CASES] [SEED] | [memory] FAULT MOMENT\n");
+    fmt::print(stderr,
+               "mp_heal MPIRUN TRIREME NVML [memory[=N]] [CASES] [SEED] [AT_ONCE] | [memory[=N]] FAULT MOMENT\n");
     return 2;
   }
   try {
