@@ -32,7 +32,7 @@ void log_open(const std::string& path, const std::string& head);
 // the folder. Logs a warning if the file cannot be opened.
 void log_open_rank(const std::string& path);
 
-// Calls `keep` with every line of this process first, including lines that another rank prints; null: no call.
+// From now on calls `keep` with every line before it is printed, also on ranks that do not print it; null: no call.
 void log_keep_lines(void (*keep)(const std::string& line));
 
 void log_line_debug(const std::string& text);
@@ -41,7 +41,7 @@ void log_line_warn(const std::string& text);
 void log_line_alike(const std::string& text);
 void log_line_error(const std::string& text);
 
-// Logs the final error of a job once for all ranks: `text` unchanged.
+// Logs the job's final error: `text` unchanged, without the place of this rank. Other ranks need not call it.
 void log_last_words(const std::string& text);
 
 template <class... Args>

@@ -1,6 +1,6 @@
 // The writer's side of this rank's flight recorder; image.h describes its contents.
 //
-// Threads: the main thread, which creates the flight recorder, makes all calls unless noted. Every call is a few
+// Threads: the training thread, which creates the flight recorder, makes all calls unless noted. Every call is a few
 // stores; none waits, fails or allocates once the flight recorder exists.
 #pragma once
 
@@ -97,7 +97,7 @@ class FlightRecorder {
 // Returns the flight recorder of this process; null: it has none.
 FlightRecorder* flight_recorder();
 
-// Makes `recorder` the process's flight recorder while it lives, and the calling thread the main thread.
+// Makes `recorder` the process's flight recorder while it lives, and the calling thread the training thread.
 class ProcessFlightRecorder {
  public:
   explicit ProcessFlightRecorder(FlightRecorder* recorder);
@@ -106,7 +106,7 @@ class ProcessFlightRecorder {
   ProcessFlightRecorder& operator=(const ProcessFlightRecorder&) = delete;
 };
 
-// Marks a wait of the main thread. Has no effect on other threads, or without a flight recorder.
+// Marks a wait of the training thread. Has no effect on other threads, or without a flight recorder.
 class HostScope {
  public:
   explicit HostScope(HostState state);

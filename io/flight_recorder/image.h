@@ -34,7 +34,7 @@ struct EnumNames<RunPhase> {
                                     std::pair{RunPhase::kFinish, std::string_view("finish")}};
 };
 
-// The state of the main thread where it may take long.
+// The state of the training thread where it may take long.
 enum class HostState : uint32_t {
   kWorks,             // runs its own code: reads, prepares, enqueues
   kAwaitsDevice,      // waits for its streams
@@ -289,7 +289,7 @@ struct Image {
   Time phase_since, host_since;
   Time beat;                              // the watchdog's thread was running
   std::atomic<int64_t> step, steps;       // current step, steps of the run
-  Count progress;                         // increases with every sign of progress of the main thread
+  Count progress;                         // increases with every sign of progress of the training thread
   Count ended;                            // 1: the run has ended on this rank without an error
   std::atomic<int64_t> step_nanoseconds;  // of the last step
   std::atomic<uint64_t> connection;       // in progress: Connection::id; 0: none

@@ -11,7 +11,7 @@
 // training continues until checkpoint.max_failures fail in a row. Fatal errors: kDrained (restartable) if all failures
 // were transient and an older checkpoint exists; otherwise kFile.
 //
-// Threads: all calls are collective over the job, from the rank's main thread, except part_outcome() and
+// Threads: all calls are collective over the job, from the training thread, except part_outcome() and
 // check_manifest().
 #pragma once
 

@@ -50,9 +50,9 @@ class MemoryCheckpoints {
   ~MemoryCheckpoints();
 
   // Waits until the generation in progress, if any, has ended on all ranks. Returns how long, in seconds. Call from the
-  // rank's main thread. Collective.
+  // training thread. Collective.
   double settle();
-  // Begins a generation of the state after `completed`, after settle(). Call from the rank's main thread. Collective.
+  // Begins a generation of the state after `completed`, after settle(). Call from the training thread. Collective.
   void begin(const RunProgress& completed);
   // Call before the compute stream changes the state: makes it wait for the copies.
   void before_update();

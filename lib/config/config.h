@@ -69,7 +69,7 @@ bool needs_documents(const DataConfig& data);
 // expert_hidden.
 // resolve_config calls it, and so do readers of configs that an older version resolved, which lack newer sizes.
 void fill_derived(ModelConfig& model);
-// Lowers model.window to the length of the sequences. Without a layer_pattern such a window is no limit: 0.
+// Lowers a model.window that is not below seq_len: to seq_len with a layer_pattern, else to 0, full attention.
 void fit_window(ModelConfig& model);
 bool has_qkv_bias(const ModelConfig& model);     // whether queries, keys and values have biases
 int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
@@ -96,7 +96,7 @@ inline bool by_peer_copies(Transfers planned, int size) {
   TRI_REQUIRE(size == 1 || planned != Transfers::kAuto, "the transfers of an axis of {} ranks are not planned", size);
   return size > 1 && planned == Transfers::kCopies;
 }
-// The same of the ranks that divide a layer's experts; parallel.ep_transfers that are not planned are not copies.
+// Whether experts' rows are copied into peers' memory; false while parallel.ep_transfers is auto.
 inline bool ep_by_copies(const Config& config) {
   return config.parallel.ep > 1 && config.parallel.ep_transfers == Transfers::kCopies;
 }
@@ -132,6 +132,7 @@ Result<int> planned_ranks(const Config& parsed, int requested);
 std::string to_yaml(const Config& config);
 
 // Returns one field's value by its name, "run.dir": text verbatim, any other value as in to_yaml. For scripts.
+// Fails with kUsage if there is no such field.
 Result<std::string> config_value(const Config& config, const std::string& name);
 
 // Lists every field by section: default, allowed values, consequence.

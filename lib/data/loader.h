@@ -110,7 +110,7 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   // Returns the next step's tokens, valid until the following call. Throws Fatal with the reading member's status and
-  // message. Call only from the rank's main thread.
+  // message. Call only from the training thread.
   const StepTokens& next();
   // Returns how many targets that are not masked (!= kNoTarget) the following call of next() returns; 0 if it returns
   // none, or no step is left. Waits and fails like next(), whose result stays valid.

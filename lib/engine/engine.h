@@ -1,7 +1,7 @@
 // One rank's parts, connected: memory -> streams and groups -> parameters -> stage -> executor -> inputs. The trainer
 // and the loaded model each own an engine and run steps, losses or text generation on it.
 //
-// Threads: call only from the rank's main thread.
+// Threads: call only from the training thread.
 #pragma once
 
 #include <memory>

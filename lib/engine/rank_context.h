@@ -11,7 +11,7 @@ class Job;
 
 // Owns its mesh and refers to everything else, which outlives all parts made with it. The context itself need not
 // outlive them, since the engine keeps a copy. Config and mesh never change, so any thread may read them. Job, device
-// and arena are used only by the rank's main thread, except where their own headers allow more.
+// and arena are used only by the training thread, except where their own headers allow more.
 struct RankContext {
   const Config& config;  // planned (job_plan.h)
   Mesh mesh;

@@ -13,7 +13,7 @@
 //                   memory, if it can be opened (parallel.pp_transfers)
 // All but compute and sums have high priority: their work is short, and others wait for it.
 //
-// Threads: call only from the rank's main thread, unless a function says otherwise.
+// Threads: call only from the training thread, unless a function says otherwise.
 #pragma once
 
 #include <map>
@@ -79,7 +79,7 @@ class Runtime {
                                           // times
   void reset_times();
   // Writes the progress that streams do not write themselves into the rank's flight recorder
-  // (AxisTransfers::read_progress). One thread other than the main thread calls it. It may hang if the device does.
+  // (AxisTransfers::read_progress). One thread other than the training thread calls it. It may hang if the device does.
   void read_progress();
   // Returns what each stream is doing. Any thread may call it. It may hang if the device does.
   std::vector<std::pair<std::string, StreamActivity>> activities();

@@ -1,7 +1,7 @@
 // Finds the rank that blocks a job: builds a graph of which rank waits for which from the operation counters in their
 // flight recorders. A rank that waits for no other is the suspect; if all wait in a cycle, the program is at fault.
 //
-// The nodes are activities: for each rank the training (its main thread and its streams), the readers of tokens, and
+// The nodes are activities: for each rank the training (its thread and its streams), the readers of tokens, and
 // the writer of a checkpoint (wait_graph.h). Ranks that only wait are never blamed.
 #pragma once
 

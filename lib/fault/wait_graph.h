@@ -1,6 +1,6 @@
 // A graph of which rank waits for which in a job without progress, built from the records of its ranks.
 //
-// Nodes: the activities of each rank: its main thread (host), the work on its streams (device), its two readers of
+// Nodes: the activities of each rank: its training thread (host), the work on its streams (device), its two readers of
 // tokens, its writer of checkpoints. Each awaited operation is a rendezvous: a rank that awaits it has an edge to it,
 // and it has edges to the members that are behind. So a group of n members has O(n) edges, however many of them wait.
 //

@@ -1,7 +1,7 @@
 // Uses of a model without a backward pass: losses of batches, logits, text. The training loop's evaluations and
 // samples and `trireme eval` share it. It needs no memory beyond a training run's: for each token of a text it
 // processes the whole text (generation.h keeps a cache instead). All calls are collective over the mesh, and come from
-// the rank's main thread.
+// the training thread.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // A model that appends tokens to cached sequences (lib/model/cached_rows.h), and computes what follows them. Time and
 // memory are proportional to the tokens of a pass, except attention, which reads the cache.
 //
-// All calls are collective over the mesh, with the same arguments on all ranks. Call only from the main thread.
+// All calls are collective over the mesh, with the same arguments on all ranks. Call only from the training thread.
 #pragma once
 
 #include <functional>

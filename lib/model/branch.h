@@ -1,6 +1,6 @@
 // A branch of a transformer block, attention, MLP or experts, with its parameters, as the steps that the block runs.
 // The block decides their order, what overlaps which transfer (block_order.h), and where the residual stream goes.
-// Threads: call only from the rank's main thread, with the same calls on all ranks of a stage; work is only enqueued,
+// Threads: call only from the training thread, with the same calls on all ranks of a stage; work is only enqueued,
 // unless the header of the branch says that it waits (moe.h).
 #pragma once
 

@@ -5,7 +5,7 @@
 // are already cast. The first step has no history: every cast first finds the amax of its operand over the tp group,
 // and the first microbatch's scales hold for the step.
 //
-// Threads: call only from the rank's main thread. All work is enqueued on the compute stream.
+// Threads: call only from the training thread. All work is enqueued on the compute stream.
 #pragma once
 
 #include <span>

@@ -4,7 +4,7 @@
 // its own rows in rank order, so the sums have the same bits from run to run. Between machines the heads are exchanged
 // in groups (kv_head_groups): the transfer of a group overlaps attention over the one before.
 //
-// Threads: call only from the rank's main thread; all work is enqueued on ctx.compute and on the cp stream.
+// Threads: call only from the training thread; all work is enqueued on ctx.compute and on the cp stream.
 #pragma once
 
 #include "lib/model/layers.h"

@@ -1,5 +1,5 @@
 // The building blocks of a stage: norms, column- and row-parallel GEMMs, and the context that they share. All enqueue
-// on the compute stream; call only from the rank's main thread.
+// on the compute stream; call only from the training thread.
 #pragma once
 
 #include <array>

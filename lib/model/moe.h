@@ -16,7 +16,7 @@
 // With FP8, rows are cast before they are sent forward; the router's GEMMs and what returns are in the compute type.
 // A forward pass with ep > 1 is collective over the ranks of ep. If one of these ranks would get more rows than it has
 // memory for, the step ends with Fatal (kUsage) on all of them.
-// Threads: call only from the rank's main thread; all other work is enqueued on the compute stream.
+// Threads: call only from the training thread; all other work is enqueued on the compute stream.
 #pragma once
 
 #include <cstdint>

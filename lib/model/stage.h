@@ -1,7 +1,7 @@
 // A stage: this pp rank's chunks of the model, from the embedding (first virtual stage) to the head and loss (last).
 // The head runs inside the backward action of its microbatch, so logits are never kept between actions.
 //
-// Threads: call only from the rank's main thread; all work is enqueued on the compute stream.
+// Threads: call only from the training thread; all work is enqueued on the compute stream.
 #pragma once
 
 #include <functional>

@@ -7,7 +7,7 @@
 // The transfers are copies into the peers' memory if it can be opened (lib/comm/peer): these overlap GEMMs that would
 // leave no multiprocessor to a collective's kernels, or be slowed down by them.
 //
-// Threads: call only from the rank's main thread; all work is enqueued.
+// Threads: call only from the training thread; all work is enqueued.
 #pragma once
 
 #include <memory>

@@ -33,7 +33,7 @@ void orthogonalize(const MuonTensors& tensors, const MuonMatrix& matrix, Tensor 
 // Enqueues the GEMMs of this member's matrices on `recorder`, for autotuning (lib/tune).
 void record_muon_gemms(const MuonTensors& tensors, Stream& recorder);
 
-// Threads: call only from the rank's main thread; all work is enqueued.
+// Threads: call only from the training thread; all work is enqueued.
 class Muon {
  public:
   // Opens the connections to all members. Waits for `compute`. Collective over `members`. All references outlive it.

@@ -1,6 +1,6 @@
 // The sharded optimizer step: global gradient norm, clipping, update of this rank's slices (lib/optim/optimizers.h),
 // gathering of parameters. Everything is enqueued on the compute stream, except for updates that overlap with the next
-// step; no call waits on the host. Call only from the rank's main thread.
+// step; no call waits on the host. Call only from the training thread.
 #pragma once
 
 #include <limits>

@@ -2,7 +2,7 @@
 // their update, and the compute stream waits for a bucket just before its first use. If updates overlap with the next
 // forward pass, the waits are for the updates themselves.
 //
-// Threads: call only from the rank's main thread. Publishing and loading are collective over dp.
+// Threads: call only from the training thread. Publishing and loading are collective over dp.
 #pragma once
 
 #include <memory>

@@ -69,7 +69,7 @@ struct ExecutorContext {
   Overlap overlap = Overlap::kOn;  // off: the compute stream waits while the stage sends
 };
 
-// Threads: call only from the rank's main thread.
+// Threads: call only from the training thread.
 class Executor {
  public:
   explicit Executor(const ExecutorContext& context);

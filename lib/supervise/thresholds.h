@@ -12,7 +12,7 @@ namespace tri {
 struct Thresholds {
   double silent_seconds = 15;   // without reports and with three probes unanswered, the node is lost
   double stopped_seconds = 10;  // if only some ranks are stopped, the attempt is ended; 0: the watchdog decides
-  double begin_seconds = 60;    // limit for ranks that begin later than others; 4 times this if not started; 0: none
+  double begin_seconds = 60;    // ranks may begin this much later than others, 4 times if not started; 0: no limit
   double gone_seconds = 5;      // a rank has ended and the launcher has not noticed: the attempt is ended
   double start_seconds = 120;   // time until the agents of all nodes have reported
   double end_seconds = 30;      // time until the ranks of an attempt that is being ended are gone
@@ -27,7 +27,7 @@ struct Thresholds {
 
 // Fails with every problem of the file, by line, with the nearest name or the allowed values.
 Result<Thresholds> thresholds_from(std::string_view text, const std::string& source);
-// Reads the run folder's file; returns the defaults if there is none.
+// The same for the run folder's file; returns the defaults if there is none.
 Result<Thresholds> read_thresholds(const std::string& run_dir);
 
 }  // namespace tri

@@ -1,8 +1,8 @@
 // This rank's FP8 GEMMs as a training step sees them: the work around the optimizer, the numbers of a step on the host,
-// the history of scales, and its copy in a checkpoint. The only owner of the layout in which they are read from the
-// device. Without FP8 GEMMs it is empty: it enqueues nothing and returns no numbers.
+// the history of scales, and its copy in a checkpoint. Only this class knows in which order the device stores these
+// numbers. Without FP8 GEMMs it is empty: it enqueues nothing and returns no numbers.
 //
-// Threads: call only from the rank's main thread.
+// Threads: call only from the training thread.
 #pragma once
 
 #include <span>

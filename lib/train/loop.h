@@ -1,7 +1,7 @@
 // The steps of a run and what happens between them: checkpoints, evaluations, samples, figures, and the response to
 // stop signals.
 //
-// Threads: call only from the rank's main thread.
+// Threads: call only from the training thread.
 #pragma once
 
 #include <chrono>

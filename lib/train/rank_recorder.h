@@ -1,7 +1,7 @@
 // This rank's flight recorder (io/flight_recorder): created when a run or another use of a model begins, mapped for the
 // marks of its device's streams, and removed when the rank ends without an error.
 //
-// Threads: call only from the rank's main thread.
+// Threads: call only from the training thread.
 #pragma once
 
 #include <memory>

@@ -2,7 +2,7 @@
 // update of their biases, and the biases in a checkpoint. Without such layers it is empty: it enqueues nothing and
 // returns no numbers.
 //
-// Threads: call only from the rank's main thread.
+// Threads: call only from the training thread.
 #pragma once
 
 #include <vector>

@@ -2,7 +2,7 @@
 // requested by a file during the run. Other steps pay nothing. In recorded steps every mark is an event on a stream;
 // the host reads the events after the last step.
 //
-// Threads: call only from the rank's main thread.
+// Threads: call only from the training thread.
 #pragma once
 
 #include <chrono>
@@ -43,8 +43,8 @@ class TimelineRecorder {
   // Call around each step, on all ranks. Collective where a recording begins or ends.
   void begin_step(int64_t step);
   void end_step(int64_t step);
-  // In recorded steps: notes that the main thread was at `name`, a static text, from `begin` (FlightRecorder::now())
-  // until now.
+  // In recorded steps: notes that the training thread was at `name`, a static text, from `begin`
+  // (FlightRecorder::now()) until now.
   void host_span(const char* name, int64_t begin);
   // Returns whether storage has accepted or refused everything recorded, within `timeout`.
   bool flush(std::chrono::milliseconds timeout) { return !writer_ || writer_->flush(timeout); }

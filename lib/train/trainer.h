@@ -1,6 +1,6 @@
 // Trainer: one rank's part of a training step. It consists of an engine and an optimizer and has no files or logs.
 //
-// Threads: all calls are collective over the mesh and come from the rank's main thread.
+// Threads: all calls are collective over the mesh and come from the training thread.
 #pragma once
 
 #include <functional>

@@ -60,7 +60,7 @@ class AxisTransfers {
   GroupOnStream& collectives() { return collectives_; }
 
   // Writes the progress of transfers into the rank's flight recorder if streams do not mark it themselves; reads it on
-  // the given stream. One thread other than the main thread calls it. It may hang if the device does.
+  // the given stream. One thread other than the training thread calls it. It may hang if the device does.
   virtual void read_progress(Stream&, HostBuffer<uint32_t>&) {}
 
   // Returns this member's block of full `rows`.

@@ -1,6 +1,6 @@
 // StageChannel: one-way transfers of tensors between two neighbouring stages, with the same calls for every transport.
 // The sender and the receiver call in the same order, with tensors of the same size. Calls only enqueue. Throws Fatal
-// (kComm) if a transfer fails. Threads: call only from the rank's main thread.
+// (kComm) if a transfer fails. Threads: call only from the training thread.
 #pragma once
 
 #include "lib/comm/groups/comm_group.h"

@@ -1,6 +1,6 @@
 // Job: the lifetime of MPI in this process, and the few host-side exchanges that set-up and reports need.
 //
-// Everything here is collective over all ranks and called from the rank's main thread (the one that runs the job's
+// Everything here is collective over all ranks and called from the training thread (which runs the job's
 // body), unless a function says otherwise. A failure of MPI throws Fatal (kComm). Exception: exchange() may run on
 // another thread concurrently with collectives (MPI_THREAD_MULTIPLE; its messages have their own tag), one exchange()
 // at a time.

@@ -82,7 +82,7 @@ class PeerCopyTransfers final : public AxisTransfers {
   std::unique_ptr<Event> reduced_;  // the parts of a reduce have arrived
   CommCounts counts_;               // gathers and reduces by copies
   ChannelProgress progress_;
-  // The last operation whose readiness, copies and arrivals the streams were given. Separate from the main thread's
+  // The last operation whose readiness, copies and arrivals the streams were given. Separate from the training thread's
   // counts, since another thread calls read_progress().
   std::atomic<uint32_t> begun_{0}, given_{0}, awaited_{0};
   int unsent_ = 0;           // blocks of the operation that were not sent yet

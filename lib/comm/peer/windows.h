@@ -9,7 +9,7 @@
 
 namespace tri {
 
-// Threads: call only from the rank's main thread.
+// Threads: call only from the training thread.
 class PeerWindows {
  public:
   // `flags` (kFlagRows, members) i32, zero at the start: member m sets column m of the others. `copies`: the stream of

@@ -15,7 +15,7 @@
 namespace tri {
 namespace {
 
-// The values that the main thread publishes and other threads read.
+// The values that the training thread publishes and other threads read.
 class SharedFigures {
  public:
   template <class Change>

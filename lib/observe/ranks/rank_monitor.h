@@ -1,6 +1,6 @@
 // Every rank's step times: measured by each rank, gathered on rank 0 alongside the steps, stored in run.dir/ranks.h5,
 // and checked for slow ranks and for drift. If the file fails, a warning says so and training continues.
-// Threads: call only from the rank's main thread; another one writes the file.
+// Threads: call only from the training thread; another one writes the file.
 #pragma once
 
 #include <chrono>
