@@ -1,4 +1,4 @@
-// trireme timeline: writes what all streams of a run's ranks did in some steps as a trace for Perfetto.
+// trireme timeline: writes a trace for Perfetto of some steps, with the streams of all ranks.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -130,8 +130,7 @@ Result<void> show_steps(const TimelineOptions& options) {
 void add_timeline_command(Command& app, int& status) {
   auto* command = app.add_subcommand(
       "timeline",
-      "Write a trace for Perfetto of what all streams of a run's ranks did in some steps; print which ranks "
-      "waited for which");
+      "Write a trace for Perfetto of some steps, with all ranks' streams; print which ranks waited for which");
   auto options = std::make_shared<TimelineOptions>();
   command->add_option("run_dir", options->run_dir, "run.dir of a run")->required();
   command->add_option("--steps", options->steps, "FIRST:LAST of recorded steps; default: the last recording");

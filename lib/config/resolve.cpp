@@ -58,10 +58,10 @@ class Resolver {
     fill();
     check_model();
     check_experts();
-    check_tp();
+    const bool tp_is_allowed = check_tp();
     check_cp();
     check_pp();
-    if (check_world()) {
+    if (check_world(tp_is_allowed)) {
       check_ep();
       check_batch();
     }
@@ -295,7 +295,9 @@ class Resolver {
     return rank_fits.empty() ? shape_fits : rank_fits;
   }
 
-  void check_tp() {
+  // Returns whether the size of tp is allowed, on any number of ranks.
+  bool check_tp() {
+    const size_t before = errors_.size();
     const int tp = c_.parallel.tp;
     const std::string remedy = "set parallel.tp to " + either(fitting_tp(), tp);
     const auto must_divide = [&](int64_t value, const std::string& what) {
@@ -309,6 +311,7 @@ class Resolver {
     if (tp > c_.cluster.ranks_per_node)
       add("parallel.tp: {} exceeds cluster.ranks_per_node {}, but a tp group must fit in a node; {}", tp,
           c_.cluster.ranks_per_node, remedy);
+    return errors_.size() == before;
   }
 
   // A rank holds two of 2 · cp equal chunks of each sequence. GPUs also need chunks of whole tiles (job_plan.cpp).
@@ -371,9 +374,11 @@ class Resolver {
           p.chunks > 1 && layers % p.pp == 0 ? or_set("parallel.chunks", divisors(layers / p.pp), p.chunks) : "");
   }
 
-  bool check_world() {
+  bool check_world(bool tp_is_allowed) {
     const ParallelConfig& p = c_.parallel;
     if (suits_world(p.tp, p.pp, given_dp_)) return true;
+    // The remedy of check_tp then also gives the number of ranks.
+    if (!tp_is_allowed && suits_world(fitting_tp().front(), p.pp, given_dp_)) return false;
     const int64_t model_ranks = ranks_along(kModelAxes, p);
     if (given_dp_ == 0) {
       add("parallel: {} = {} does not divide {} ranks; start {} ranks{}", sizes_along(kModelAxes, p), model_ranks,

@@ -125,7 +125,7 @@ class Planner {
       if (why.empty()) choice = Transfers::kCopies;
       if (!why.empty() && configured == Transfers::kCopies) return copies_refused(axis, why);
     } else if (configured == Transfers::kAuto && overlap) {
-      why = "beside copies over tp, or with parallel.zero 0, copies over dp are slower";
+      why = "copies over dp are slower alongside copies over tp and with parallel.zero 0";
     }
     add(fmt::format("{}: {}{}", axis.text(),
                     choice == Transfers::kCopies ? "copies into the peers' memory" : "collectives",

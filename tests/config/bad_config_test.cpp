@@ -346,8 +346,7 @@ const Combination kBadCombinations[] = {
      "parallel.tp: 5 does not divide the padded vocabulary 50304 (model.vocab 50257 up to a multiple of "
      "128); set parallel.tp to 1, 2 or 4\n"
      "parallel.tp: 5 does not divide the 1024 rows of a microbatch (data.micro_batch 1 x model.seq_len "
-     "1024); set parallel.tp to 1, 2 or 4\n"
-     "parallel: tp 5 x pp 1 = 5 does not divide 4 ranks; start 5 ranks"},
+     "1024); set parallel.tp to 1, 2 or 4"},
     {"model: {hidden: 770}", 1,
      "model.heads: 12 does not divide model.hidden 770; set model.hidden to 768 or 780, or set model.heads "
      "to 5, 7, 10, 11 or 14, or set model.head_dim"},
