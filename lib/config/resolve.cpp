@@ -318,7 +318,7 @@ class Resolver {
   void check_cp() {
     const int cp = c_.parallel.cp, length = c_.model.seq_len;
     if (cp > 1 && length % (2 * int64_t{cp}) != 0)
-      add("parallel.cp: 2 x {} chunks do not divide model.seq_len {}; set model.seq_len to {}{}", cp, length,
+      add("parallel.cp: 2 x {} does not divide model.seq_len {}; set model.seq_len to {}{}", cp, length,
           either(multiples_around(length, 2 * int64_t{cp}), length),
           or_set("parallel.cp", length % 2 == 0 ? divisors(length / 2) : Numbers{1}, cp));
   }

@@ -51,7 +51,7 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
   const int tp = pinned.tp.value_or(1), cp = pinned.cp.value_or(1), pp = pinned.pp.value_or(1),
             dp = pinned.dp.value_or(1);
   if (cp > 1 && m.seq_len % (2 * int64_t{cp}) != 0)
-    return fmt::format("parallel.cp: 2 x {} chunks do not divide model.seq_len {}", cp, m.seq_len);
+    return fmt::format("parallel.cp: 2 x {} does not divide model.seq_len {}", cp, m.seq_len);
   for (const std::string& problem :
        {check("tp", pinned.tp, "model.seq_len", m.seq_len), check("tp", pinned.tp, "node.ranks", cluster.node.ranks),
         check("ep", pinned.ep, "model.experts", m.experts),

@@ -442,10 +442,10 @@ const Combination kBadCombinations[] = {
      "parallel.tp: 6 does not divide the 1024 rows of a microbatch (data.micro_batch 1 x model.seq_len "
      "1024); set parallel.tp to 1 or 2"},
     {"parallel: {cp: 3}", 3,
-     "parallel.cp: 2 x 3 chunks do not divide model.seq_len 1024; set model.seq_len to 1020 or 1026, or set "
+     "parallel.cp: 2 x 3 does not divide model.seq_len 1024; set model.seq_len to 1020 or 1026, or set "
      "parallel.cp to 1, 2, 4, 8 or 16"},
     {"model: {seq_len: 1021}\nparallel: {cp: 2}", 2,
-     "parallel.cp: 2 x 2 chunks do not divide model.seq_len 1021; set model.seq_len to 1020 or 1024, or set "
+     "parallel.cp: 2 x 2 does not divide model.seq_len 1021; set model.seq_len to 1020 or 1024, or set "
      "parallel.cp to 1"},
     {"model: {seq_len: 16}\nparallel: {tp: 3, cp: 4}", 12,
      "parallel.tp: 3 does not divide the 4 rows of a microbatch (data.micro_batch 1 x model.seq_len 16 / parallel.cp "

@@ -345,7 +345,7 @@ TEST(Planner, keeps_what_is_set) {
   EXPECT_EQ(uneven.value().best[0].workload.layers_per_chunk.size(), 12U);
   EXPECT_TRUE(found({"parallel.pp=1", "parallel.layers_per_chunk=auto"})) << "one stage has all layers";
   for (const auto& [setting, problem] : {std::pair{"parallel.tp=3", "parallel.tp 3 does not divide model.heads 40"},
-                                         {"parallel.cp=3", "parallel.cp: 2 x 3 chunks do not divide model.seq_len"},
+                                         {"parallel.cp=3", "parallel.cp: 2 x 3 does not divide model.seq_len"},
                                          {"parallel.pp=3", "is 3, which does not match 64 ranks"},
                                          {"parallel.dp=3", "parallel.dp 3 does not divide data.global_batch 1024"},
                                          {"parallel.dp=128", "is 128, which does not match 64 ranks"},
