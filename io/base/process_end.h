@@ -14,8 +14,8 @@ namespace tri {
 // "signal 9 (SIGKILL)"; "signal 64" if the number has no name.
 std::string signal_text(int signal);
 
-// Returns the status of an ended process in the format of waitpid(2). `pidfd`: of pidfd_open(2) before it ended. Linux
-// keeps the status until the parent has read it, and behind the descriptor from 6.15 on. nullopt: it is not known.
+// Returns the status of an ended process in the format of waitpid(2). `pidfd`: opened with pidfd_open(2) before
+// it ended. Before Linux 6.15 the status is known only until the parent has read it. nullopt: unknown.
 std::optional<int> wait_status_of(int pidfd, pid_t process);
 
 // Returns how many processes of this process's cgroup the kernel has killed because memory ran out; nullopt: unknown.

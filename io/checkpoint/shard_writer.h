@@ -15,11 +15,12 @@ namespace tri {
 std::string shard_name(int writer);  // shard_00003.h5
 
 // Streams shards to PATH.ATTEMPT.tmp; finish() makes the contents durable and renames the file. publish() (folder.h)
-// makes the names of all writers durable at once. Without finish() the file is removed. The first failure is kept:
+// later makes the names of all shard files durable. Without finish() the file is removed. The first failure is kept:
 // later calls return it again. Not thread-safe; several writers may run in several threads (only HDF5's small part is
 // serialised).
 class ShardWriter {
  public:
+  // Creates the file, replacing one that the same attempt has left. Fails if that is not possible.
   static Result<ShardWriter> create(const std::string& path, const std::string& attempt);
   ShardWriter(ShardWriter&&) noexcept = default;
   ~ShardWriter();
@@ -28,6 +29,7 @@ class ShardWriter {
   // where no other shard of the tensor in this file begins.
   Result<void> add(const TensorShard& shard, const void* data);
 
+  // Returns what the manifest stores of the file. Call once, after the last add().
   Result<ShardRecord> finish();
 
  private:

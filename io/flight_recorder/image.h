@@ -278,8 +278,8 @@ struct Image {
   int32_t process;   // in the namespace `process_namespace`
   int64_t process_namespace,
       process_start;  // field 22 of /proc/PID/stat: distinguishes the process from a later one with the same id
-  int64_t created;    // and in nanoseconds since 1970:
-  int64_t created_realtime;
+  int64_t created;
+  int64_t created_realtime;  // the same moment, in nanoseconds since 1970
   // Each holds the longest value that the system allows, and a zero, so that none is truncated: names are compared.
   char host[256], attempt[72], job[128], gpu[24];  // gpu: its PCI id; "": none
   char run_dir[4096];                              // absolute
@@ -294,7 +294,8 @@ struct Image {
   std::atomic<int64_t> step_nanoseconds;  // of the last step
   std::atomic<uint64_t> connection;       // in progress: Connection::id; 0: none
   char connection_name[108];
-  // its members; if they are not a progression, up to 64 of them by name; if neither, any ranks
+  // Its members: connection_set or, if they are no progression and at most 64, the list connection_members. Larger sets
+  // that are no progression are not recorded.
   RankSet connection_set;
   Count connection_size;
   std::atomic<int32_t> connection_members[64];

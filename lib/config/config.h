@@ -27,7 +27,7 @@ struct Source {
 
 // A part of a run with a mixture of its own (data.stages).
 struct DataStage {
-  int64_t until_tokens = 0;          // trained by its end, since the start of training; 0: the end of the run
+  int64_t until_tokens = 0;          // the tokens trained in the run when the part ends; 0: it lasts to the end
   std::vector<std::string> sources;  // token files
   std::vector<double> weights;       // of the sources; empty: all are 1
   bool operator==(const DataStage&) const = default;
@@ -115,7 +115,7 @@ Result<Config> parse_config(std::string_view yaml_text, const std::string& file_
 // its field, with a warning unless its value was the neutral one.
 Result<Config> parse_saved_config(std::string_view yaml_text, const std::string& file_name);
 
-// Whether one of such overrides sets `field`, such as "data.micro_batch".
+// Whether one of the overrides, in the form that parse_config takes, sets `field`, such as "data.micro_batch".
 bool names_field(const std::vector<std::string>& overrides, std::string_view field);
 
 // Fills every field whose 0 or "" means "derived", and checks all rules over several fields. Each field must be within

@@ -117,7 +117,7 @@ struct AttentionWorkspace {
   // whole samples, and their gradients. kv then receives the other ranks' gradients (kv_exchange.h).
   Tensor kv, dkv;
   Tensor qk_sums;  // (R, 2) f32: sums over the heads of all tp ranks, for QK-norm over the full width
-  // (R) i32, of each row in such a pass; with data.reset_positions its position in its document
+  // (R) i32: of each row in a pass over cached sequences; with data.reset_positions, its position in its document
   Tensor sequences, positions;
   RopeTables document_rope;  // (R, HS/2, 2) f32, with data.reset_positions: the rows of `rope` at `positions`
   // FP8 casts, if any layer's GEMMs are FP8: of AttentionTensors::out, of dqkv, and the transpose of the latter.
@@ -136,8 +136,8 @@ struct ModelConfig;
 struct Parameter;
 void allocate_tensors(const AttentionSpec& attention, const BranchMemory& memory, LayerTensors& tensors);
 void allocate_workspace(const AttentionSpec& attention, const BranchMemory& memory, LayerWorkspace& work);
-// For weight gradients that are due (DueLayer): allocates memory for inputs of linears that are not saved, and for the
-// gradients of their outputs, in place of the workspace's.
+// For weight gradients that a later action computes (DueLayer): allocates memory of their own for the inputs of linears
+// that the layer does not save, and for the gradients of the linears' outputs.
 void allocate_due(const AttentionSpec& attention, const BranchMemory& memory, LayerTensors& inputs,
                   LayerWorkspace& work);
 // Return views of the first rows, as first_rows does for all tensors of a layer.
