@@ -161,7 +161,7 @@ double guessed_slowness(const Config& c) {
 
 int64_t predicted_bytes(const Config& resolved) {
   const auto ranks = static_cast<int>(ranks_along(AxisSet::outside({}), resolved.parallel));
-  Config on_one_machine = resolved;  // where every axis can copy to its peers, which takes the most memory but for ep
+  Config on_one_machine = resolved;  // where every axis can copy to its peers, which takes the most memory, except for ep
   on_one_machine.cluster.ranks_per_node = ranks;
   const bool asks = resolved.parallel.ep > 1 && resolved.parallel.ep_transfers == Transfers::kAuto;
   int64_t most = 0;
