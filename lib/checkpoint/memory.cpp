@@ -78,7 +78,9 @@ struct MemoryCheckpoints::Mapped {
   Mapped& operator=(const Mapped&) = delete;
 
   void await() const {
-    if (mapping.valid()) mapping.wait();
+    if (!mapping.valid()) return;
+    const HostScope waits(HostState::kAwaitsCheckpoint);
+    mapping.wait();
   }
 
   std::unique_ptr<MemorySegment> segment;

@@ -89,6 +89,7 @@ void AttemptWatch::take_ranks(const AgentReport& report, double now) {
                        .world_rank = rank.world_rank,
                        .text = fmt::format("rank {} on {} has failed: process {} ended without an error message",
                                            rank.world_rank, report.node, rank.process),
+                       .time = now,
                        .step = rank.step};
   }
 }

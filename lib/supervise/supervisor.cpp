@@ -396,8 +396,11 @@ bool Supervisor::is_clear(const std::string& name, double now) {
   const bool at_fault = attempt_.facts().status != 0 && !stop_requested_;
   // AttemptWatch reports a GPU driver that hung before the end.
   const double age = node.report.gpu_age;
-  const bool has_looked = !at_fault || (node.heard >= since_ + kLookSeconds &&
-                                        (node.heard - age >= since_ + kGpuLookSeconds || age > kGpuSilentSeconds));
+  // The launcher may take a second or two to end after a rank's death.
+  const auto& gone = attempt_.facts().first_gone;
+  const double died = gone ? std::min(since_, gone->time) : since_;
+  const bool has_looked = !at_fault || (node.heard >= died + kLookSeconds &&
+                                        (node.heard - age >= died + kGpuLookSeconds || age > kGpuSilentSeconds));
   if (has_looked && pool_.has_heard_order(node) && node.report.left == 0) return true;
   if (!pool_.has_heard_order(node) || now - since_ <= thresholds_.end_seconds) return false;
   attempt_.add_once(CauseKind::kUnkillable, name,
