@@ -6,7 +6,8 @@
 // memory: with checkpoints in memory every N steps (default 1): a fault repeats at most N steps unless it destroys the
 // memory of a node and of its buddy.
 // TRIREME is built with tests/nodes/host.cpp, tests/hangs/hangs.cpp and tests/storage/points.cpp, NVML is
-// tests/nvml/fake.cpp. Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.
+// tests/nvml/fake.cpp. TRIREME_TEST_FOLDER: where run folders and checkpoints in memory go (default /dev/shm, about 30 MB
+// a run). Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <atomic>
@@ -258,7 +259,9 @@ class Runs {
   Runs(const std::string& mpirun, const std::string& program, const std::string& nvml)
       : mpirun_(fs::absolute(mpirun)), program_(fs::absolute(program)), nvml_(fs::absolute(nvml)) {
     nodes_ = fs::absolute(fs::path(mpirun)).parent_path().parent_path() / "tests/nodes/nodes.sh";
-    folder_ = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/trireme-XXXXXX" : "/tmp/trireme-XXXXXX";
+    const char* in = std::getenv("TRIREME_TEST_FOLDER");
+    if (in == nullptr) in = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    folder_ = std::string(in) + "/trireme-XXXXXX";
     require(::mkdtemp(folder_.data()) != nullptr, "no temporary folder");
     std::ofstream(folder_ + "/heal.yaml") << fmt::format(R"(
 run: {{name: heal, device: cpu, steps: {}, eval_every: 60, eval_batches: 1, sample_every: 100, sample_tokens: 2}}
