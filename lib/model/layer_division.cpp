@@ -33,36 +33,6 @@ Work work_of(const ModelConfig& model, const Layers& layers, Recompute recompute
           .head = head_flops_per_token(model)};
 }
 
-std::vector<int> balanced_counts(const Config& config) {
-  const ParallelConfig& p = config.parallel;
-  const int stages = p.pp * p.chunks;
-  const Work work = work_of(config.model, layers_of_model(config), p.recompute);
-  std::vector<int> counts(static_cast<size_t>(stages), 1);
-  std::vector<double> stage_work(static_cast<size_t>(stages), work.layer), rank_work(static_cast<size_t>(p.pp), 0);
-  stage_work.front() += work.embedding;
-  stage_work.back() += work.head;
-  const auto rank_of = [&](int stage) { return static_cast<size_t>(rank_of_stage(p.schedule, p.pp, stage)); };
-  for (int stage = 0; stage < stages; ++stage) rank_work[rank_of(stage)] += stage_work[static_cast<size_t>(stage)];
-  // Of equal ones the last: earlier stages keep more microbatches.
-  using Load = std::tuple<double, double, int>;
-  const auto load = [&](int stage) {
-    return Load(rank_work[rank_of(stage)], stage_work[static_cast<size_t>(stage)], -stage);
-  };
-  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
-  for (int stage = 0; stage < stages; ++stage) loads.push(load(stage));
-  for (int layer = stages; layer < config.model.layers; ++layer) {
-    int least = -std::get<int>(loads.top());
-    for (; loads.top() < load(least); least = -std::get<int>(loads.top())) {  // outdated: loads only grow
-      loads.pop();
-      loads.push(load(least));
-    }
-    ++counts[static_cast<size_t>(least)];
-    stage_work[static_cast<size_t>(least)] += work.layer;
-    rank_work[rank_of(least)] += work.layer;
-  }
-  return counts;
-}
-
 StageWork stage_work(const Config& config) {
   const ParallelConfig& p = config.parallel;
   return {.model = config.model,
@@ -79,6 +49,35 @@ StageWork stage_work(const Config& config) {
 }
 
 }  // namespace
+
+std::vector<int> balanced_layer_counts(const BalancedPipeline& p) {
+  const int stages = p.pp * p.chunks;
+  const Work work = work_of(p.model, p.layers, p.recompute);
+  std::vector<int> counts(static_cast<size_t>(stages), 1);
+  std::vector<double> stage_work(static_cast<size_t>(stages), work.layer), rank_work(static_cast<size_t>(p.pp), 0);
+  stage_work.front() += work.embedding;
+  stage_work.back() += work.head;
+  const auto rank_of = [&](int stage) { return static_cast<size_t>(rank_of_stage(p.schedule, p.pp, stage)); };
+  for (int stage = 0; stage < stages; ++stage) rank_work[rank_of(stage)] += stage_work[static_cast<size_t>(stage)];
+  // Of equal ones the last: earlier stages keep more microbatches.
+  using Load = std::tuple<double, double, int>;
+  const auto load = [&](int stage) {
+    return Load(rank_work[rank_of(stage)], stage_work[static_cast<size_t>(stage)], -stage);
+  };
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
+  for (int stage = 0; stage < stages; ++stage) loads.push(load(stage));
+  for (int layer = stages; layer < p.model.layers; ++layer) {
+    int least = -std::get<int>(loads.top());
+    for (; loads.top() < load(least); least = -std::get<int>(loads.top())) {  // outdated: loads only grow
+      loads.pop();
+      loads.push(load(least));
+    }
+    ++counts[static_cast<size_t>(least)];
+    stage_work[static_cast<size_t>(least)] += work.layer;
+    rank_work[rank_of(least)] += work.layer;
+  }
+  return counts;
+}
 
 std::vector<StageCost> stage_costs(const StageWork& w) {
   const double tokens = static_cast<double>(w.micro_batch) * w.model.seq_len / w.cp;
@@ -144,7 +143,13 @@ std::vector<int> layer_counts(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const int stages = p.pp * p.chunks;
   if (divides_evenly(config)) return std::vector<int>(static_cast<size_t>(stages), config.model.layers / stages);
-  if (p.layers_per_chunk == kAutoLayers) return balanced_counts(config);
+  if (p.layers_per_chunk == kAutoLayers)
+    return balanced_layer_counts({.model = config.model,
+                                  .layers = layers_of_model(config),
+                                  .schedule = p.schedule,
+                                  .pp = p.pp,
+                                  .chunks = p.chunks,
+                                  .recompute = p.recompute});
   const auto counts = parse_layer_counts(p.layers_per_chunk);
   TRI_REQUIRE(counts && static_cast<int>(counts->size()) == stages &&
                   std::accumulate(counts->begin(), counts->end(), 0) == config.model.layers,

@@ -16,9 +16,20 @@ bool divides_evenly(const Config& config);
 // that none needs more memory than the second. `even`: the virtual stages have the same number of layers.
 bool inner_stages_are_alike(Schedule schedule, bool even);
 
-// Returns the number of layers of each virtual stage; `config` must be resolved. With `auto` each further layer goes to
-// the rank with the least work: the embedding and the head are work too, by their FLOPs and bytes. The division depends
-// only on the model, precision, recompute and the pipeline, so all ranks compute the same.
+// What the division of `auto` depends on, which is the same on all ranks.
+struct BalancedPipeline {
+  const ModelConfig& model;
+  Layers layers;
+  Schedule schedule = Schedule::k1F1B;
+  int pp = 1, chunks = 1;  // pp * chunks <= model.layers
+  Recompute recompute = Recompute::kNone;
+};
+
+// Returns the number of layers of each virtual stage with `auto`: each further layer goes to the rank with the least
+// work. The embedding and the head are work too, by their FLOPs and bytes.
+std::vector<int> balanced_layer_counts(const BalancedPipeline& pipeline);
+
+// Returns the number of layers of each virtual stage; `config` must be resolved.
 std::vector<int> layer_counts(const Config& config);
 
 // What the work of the virtual stages depends on.

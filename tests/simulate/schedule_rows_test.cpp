@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace tri {
 namespace {
@@ -47,6 +48,32 @@ TEST(ScheduleRows, zb_v_has_a_smaller_bubble_than_zb_h1_and_1f1b) {
   EXPECT_LT(bubble(Schedule::kZbV), bubble(Schedule::kZbH1));
   EXPECT_LT(bubble(Schedule::kZbH1), bubble(Schedule::k1F1B));
   EXPECT_NE(to_text(rows).find("zb_v"), std::string::npos);
+}
+
+TEST(ScheduleRows, layers_that_do_not_divide_by_pp_are_divided_by_work) {
+  Workload w = gpt(2);
+  w.model.layers = 7;
+  const std::vector<ScheduleRow> rows = schedule_rows(w, Cluster{}, Stragglers::kOff);
+  for (const Schedule schedule : {Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZbH1, Schedule::kZbV})
+    EXPECT_GT(std::ranges::count(rows, schedule, &ScheduleRow::schedule), 0) << enum_name(schedule);
+  for (const ScheduleRow& row : rows) {
+    EXPECT_EQ(std::ssize(row.layers_per_chunk), w.pp * row.chunks) << enum_name(row.schedule);
+    EXPECT_EQ(std::accumulate(row.layers_per_chunk.begin(), row.layers_per_chunk.end(), 0), 7);
+  }
+  EXPECT_NE(to_json(rows).find("\"layers_per_chunk\":["), std::string::npos);
+}
+
+TEST(ScheduleRows, the_workloads_own_division_is_its_row) {
+  Workload w = gpt(2);
+  w.schedule = Schedule::kZbH1;
+  w.layers_per_chunk = {20, 12};
+  int own = 0;
+  for (const ScheduleRow& row : schedule_rows(w, Cluster{}, Stragglers::kOff))
+    if (row.schedule == w.schedule) {
+      EXPECT_EQ(row.layers_per_chunk, w.layers_per_chunk);
+      ++own;
+    }
+  EXPECT_GT(own, 0);
 }
 
 }  // namespace
