@@ -16,7 +16,7 @@
 #   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that take minutes to detect
 #   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: it is named within 3 windows,
 #                      and no other rank is. Needs an idle machine
-#   soak.sh bubble     bubbles of pipelines whose actions take equal times are within 10 % of the simulator's. Needs an idle
+#   soak.sh bubble     bubbles of pipelines with injected delays are within 10 % of the simulator's. Needs an idle
 #                      machine
 #   soak.sh predict    calibrated on smaller variants, the simulator predicts the quick start's step within 10 %. Needs an idle
 #                      machine
@@ -153,7 +153,7 @@ case $kind in
     for suite in bookworm noble; do bash tests/tree/fresh_distribution.sh "$suite" || (($? == 77)); done
     ;;
   *)
-    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, storage, heal, fleet, doctor, slow, predict, cores, fresh"
+    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, storage, heal, fleet, doctor, slow, bubble, predict, cores, fresh"
     exit 2
     ;;
 esac
