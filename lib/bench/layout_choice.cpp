@@ -161,12 +161,13 @@ double guessed_slowness(const Config& c) {
 
 int64_t predicted_bytes(const Config& resolved) {
   const auto ranks = static_cast<int>(ranks_along(AxisSet::outside({}), resolved.parallel));
-  Config on_one_machine = resolved;  // where every axis can copy to its peers, which takes the most memory, except for ep
+  Config on_one_machine =
+      resolved;  // where every axis can copy to its peers, which takes the most memory, except for ep
   on_one_machine.cluster.ranks_per_node = ranks;
   const bool asks = resolved.parallel.ep > 1 && resolved.parallel.ep_transfers == Transfers::kAuto;
   int64_t most = 0;
-  for (const Transfers ep_transfers : asks ? std::vector{Transfers::kCopies, Transfers::kCollectives}
-                                           : std::vector{resolved.parallel.ep_transfers}) {
+  for (const Transfers ep_transfers :
+       asks ? std::vector{Transfers::kCopies, Transfers::kCollectives} : std::vector{resolved.parallel.ep_transfers}) {
     on_one_machine.parallel.ep_transfers = ep_transfers;
     const Config c = value_or_throw(plan_on_paper(on_one_machine, ranks));
     const bool alike = inner_stages_are_alike(c.parallel.schedule, divides_evenly(c));
