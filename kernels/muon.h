@@ -1,7 +1,7 @@
 // The ops of Muon (Jordan et al. 2024; scaled as in Moonlight, arXiv 2502.16982) around the GEMMs of its iteration.
 //   m = mu · m + g;  u = g + mu · m                       g = grad · grad_scale  (momentum_update)
 //   X = u / (|u|_F + eps)                                                        (matrix_sumsq, scale_matrix)
-//   five times, for R <= C:  A = X · X^T;  P = c · A · A + b · A;  X = P · X + a · X                     (gemm)
+//   five times, for R <= C:  A = X · X^T;  P = c · A · A + b · A;  X = P · X + a · X  (symmetric_product, gemm)
 //            for R > C:      A = X^T · X;  P = c · A · A + b · A;  X = X · P^T + a · X
 //   w = (1 - lr · decay) · w - lr · 0.2 · sqrt(max(R, C)) · X                    (unpack_matrix, lamb_apply)
 // X is a whole logical matrix (R, C): the queries' rows of a QKV weight, a gate projection. A rank holds a part of it,
@@ -15,6 +15,16 @@ namespace tri {
 
 inline constexpr int kMuonIterations = 5;
 inline constexpr float kMuonA = 3.4445f, kMuonB = -4.7750f, kMuonC = 2.0315f, kMuonEps = 1e-7f;
+
+// A and P are symmetric. If their side is larger than this, only one triangle is computed (symmetric_product): up to
+// 2048, an H100 computes all 128 x 256 tiles of such a matrix at once. Autotuning does not include these products.
+inline constexpr int64_t kLargestWholeSide = 2048;
+
+// Returns the share of a symmetric matrix (side, side) that is computed, in tiles of 256 x 256.
+constexpr double computed_share(int64_t side) {
+  const auto tiles = static_cast<double>((side + 255) / 256);
+  return side > kLargestWholeSide ? (tiles + 1) / (2 * tiles) : 1.0;
+}
 
 // Changes nothing if grad_scale is NaN. Does not touch padding.
 struct MomentumUpdate {

@@ -1,5 +1,5 @@
 // Replaces hopper_*.cu in a build without code for sm_90a: attention then uses mma.sync, QK-norm the kernels of
-// qk_norm_rope.cu, and experts' GEMMs fp32.
+// qk_norm_rope.cu, experts' GEMMs fp32, and symmetric products a whole GEMM.
 #include "kernels/cuda/flash_attention.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/grouped_gemm.h"

@@ -48,7 +48,8 @@ MuonTensors allocate_muon(const Config& config, const Mesh& mesh, const StoreTen
   return t;
 }
 
-void orthogonalize(const MuonTensors& t, const MuonMatrix& matrix, Tensor whole, Stream& stream) {
+void orthogonalize(const MuonTensors& t, const MuonMatrix& matrix, Tensor whole, Stream& stream,
+                   int64_t largest_whole_side) {
   const MatrixShape& shape = matrix.shape;
   const bool tall = shape.rows > shape.columns;
   const int64_t side = std::min(shape.rows, shape.columns), shards = matrix.column_shards;
@@ -66,8 +67,13 @@ void orthogonalize(const MuonTensors& t, const MuonMatrix& matrix, Tensor whole,
   for (int i = 0; i < kMuonIterations; ++i) {
     const Tensor next = i + 1 == kMuonIterations && shards == 1 ? whole : y;
     const Trans first = tall ? Trans::kYes : Trans::kNo, second = tall ? Trans::kNo : Trans::kYes;
-    gemm({.out = gram, .a = x, .b = x, .trans_a = first, .trans_b = second}, stream);
-    gemm({.out = powers, .a = gram, .b = gram, .alpha = kMuonC, .beta = kMuonB, .addend = gram}, stream);
+    if (side > largest_whole_side) {
+      symmetric_product({.out = gram, .a = x, .trans_a = first}, stream);
+      symmetric_product({.out = powers, .a = gram, .alpha = kMuonC, .beta = kMuonB, .addend = gram}, stream);
+    } else {
+      gemm({.out = gram, .a = x, .b = x, .trans_a = first, .trans_b = second}, stream);
+      gemm({.out = powers, .a = gram, .b = gram, .alpha = kMuonC, .beta = kMuonB, .addend = gram}, stream);
+    }
     if (tall)
       gemm({.out = next, .a = x, .b = powers, .trans_b = Trans::kYes, .beta = kMuonA, .addend = x}, stream);
     else

@@ -28,8 +28,10 @@ struct MuonTensors {
 // Empty unless the config's optimizer is muon.
 MuonTensors allocate_muon(const Config& config, const Mesh& mesh, const StoreTensors& store, Arena& arena);
 
-// Computes X of the matrix whose tp shards lie one after the other in `whole`, in their place.
-void orthogonalize(const MuonTensors& tensors, const MuonMatrix& matrix, Tensor whole, Stream& stream);
+// Computes X of the matrix whose tp shards lie one after the other in `whole`, in their place. Symmetric products whose
+// side is larger than `largest_whole_side` compute one triangle.
+void orthogonalize(const MuonTensors& tensors, const MuonMatrix& matrix, Tensor whole, Stream& stream,
+                   int64_t largest_whole_side = kLargestWholeSide);
 // Enqueues the GEMMs of this member's matrices on `recorder`, for autotuning (lib/tune).
 void record_muon_gemms(const MuonTensors& tensors, Stream& recorder);
 

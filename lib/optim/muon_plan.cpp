@@ -98,9 +98,10 @@ std::vector<MuonMatrix> matrices_of(const ChunkStoreTensors& chunk, int index, c
 }  // namespace
 
 double iteration_flops(const MatrixShape& matrix) {
-  const auto side = static_cast<double>(std::min(matrix.rows, matrix.columns));
+  const int64_t whole_side = std::min(matrix.rows, matrix.columns);
+  const auto side = static_cast<double>(whole_side);
   const auto length = static_cast<double>(std::max(matrix.rows, matrix.columns));
-  return kMuonIterations * 2 * side * side * (2 * length + side);
+  return kMuonIterations * 2 * side * side * (computed_share(whole_side) * (length + side) + length);
 }
 
 std::vector<MatrixOwner> divide_matrices(const std::vector<MatrixShape>& matrices, int members) {

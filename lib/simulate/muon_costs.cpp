@@ -72,10 +72,12 @@ MuonCosts muon_costs(const Workload& w, const Layers& layers, const Cluster& clu
     const MatrixShape& shape = all.shapes[i];
     const double s = side_of(shape), l = length_of(shape);
     const auto [known, is_new] = seconds.try_emplace({shape.rows, shape.columns}, 0.0);
-    if (is_new)  // the second and third GEMM also read what they add
-      known->second = kMuonIterations * (gemm_seconds(cluster, numbers, s, s, l, bytes) +
-                                         gemm_seconds(cluster, numbers, s, s, s, 2 * bytes) +
-                                         gemm_seconds(cluster, numbers, s, l, s, 2 * bytes));
+    if (is_new)  // the second and third product also read what they add
+      known->second =
+          kMuonIterations *
+          (computed_share(std::min(shape.rows, shape.columns)) *
+               (gemm_seconds(cluster, numbers, s, s, l, bytes) + gemm_seconds(cluster, numbers, s, s, s, 2 * bytes)) +
+           gemm_seconds(cluster, numbers, s, l, s, 2 * bytes));
     gemms[static_cast<size_t>(all.owners[i].member)] += known->second;
     owned[static_cast<size_t>(all.owners[i].member)] += elements_of(shape);
     elements += elements_of(shape);
