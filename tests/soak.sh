@@ -10,8 +10,8 @@
 #                      steps, suspended for a minute, without a false alarm
 #   soak.sh storage    storage stalls each file that a run writes, for 5, 30 and 120 s: no rank or node is blamed, and the
 #                      losses are the same
-#   soak.sh heal       300 faults of supervised runs, each healed, and 300 with checkpoints in memory every step and every
-#                      three steps; a link that flaps between network namespaces; and one fault of each kind under Slurm
+#   soak.sh heal       300 faults of supervised runs, each healed, and 300 with checkpoints in memory every step or every
+#                      three; a link that flaps between network namespaces; and one fault of each kind under Slurm
 #   soak.sh fleet      the driver with the agents of 1,536 nodes: figures, and less than a tenth of a core
 #   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that take minutes to detect
 #   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: it is named within 3 windows,

@@ -6,8 +6,8 @@
 //                   buddy, and receives the one of the rank whose buddy this is
 //
 // Two generations alternate: a segment is overwritten only when the other slot's generation is complete on all ranks.
-// So after a fault one complete generation exists, unless a node and its buddy are lost together. The training loop calls
-// settle() before the step after a generation counts: at most checkpoint.memory_every steps are repeated.
+// So after a fault one complete generation exists, unless a node and its buddy are lost together. The training loop
+// calls settle() before the step after a generation counts: at most checkpoint.memory_every steps are repeated.
 #pragma once
 
 #include <chrono>

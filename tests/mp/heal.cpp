@@ -1,13 +1,13 @@
 // A supervised run with a fault at a random moment: it recovers automatically, excludes only the faulty node, has the
 // losses of an undisturbed run bit for bit, and repeats no step that a checkpoint contained.
-//   mp_heal MPIRUN TRIREME NVML [memory[=N]] [CASES] [SEED] [AT_ONCE]   CASES 0: a few chosen ones; else that many, each
-//     fault in turn; AT_ONCE: runs that run concurrently (default 2), each with four ranks
+//   mp_heal MPIRUN TRIREME NVML [memory[=N]] [CASES] [SEED] [AT_ONCE]   CASES 0: a few chosen ones; else that many,
+//     each fault in turn; AT_ONCE: runs that run concurrently (default 2), each with four ranks
 //   mp_heal MPIRUN TRIREME NVML [memory[=N]] FAULT MOMENT   one case; MOMENT from 0, the start, to 1, the end
 // memory: with checkpoints in memory every N steps (default 1): a fault repeats at most N steps unless it destroys the
 // memory of a node and of its buddy.
 // TRIREME is built with tests/nodes/host.cpp, tests/hangs/hangs.cpp and tests/storage/points.cpp, NVML is
-// tests/nvml/fake.cpp. TRIREME_TEST_FOLDER: where run folders and checkpoints in memory go (default /dev/shm, about 30 MB
-// a run). Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.
+// tests/nvml/fake.cpp. TRIREME_TEST_FOLDER: where run folders and checkpoints in memory go (default /dev/shm, about
+// 30 MB a run). Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <atomic>
@@ -368,8 +368,8 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     return (c.is("rank spins") ? "TRIREME_TEST_HANG=" : "TRIREME_TEST_STORAGE_RULES=") + rule;
   }
 
-  // Whether the moment of the fault has come, `seconds` after the driver's start. With checkpoints in memory most faults
-  // strike at a step, however slow this machine is.
+  // Whether the moment of the fault has come, `seconds` after the driver's start. With checkpoints in memory most
+  // faults strike at a step, however slow this machine is.
   bool is_time(const Case& c, double seconds, const std::string& run) const {
     constexpr double kAtStart = 0.1;  // earlier moments count from the driver's start
     if (memory_every > 0 && c.moment >= kAtStart) return static_cast<double>(newest_step(run)) > c.moment * kSteps;
