@@ -122,7 +122,8 @@ void Runtime::connect_experts(const std::vector<int>& world_ranks, Tensor flags)
   const PeerMemory& memory = axis_arenas_.back()->memory();
   expert_windows_ =
       std::make_unique<PeerWindows>(memory, flags, add_stream("ep copies"), device_, TimeCategory::kEp,
-                                    ChannelProgress("ep rows", ChannelKind::kCollectives, world_ranks, memory.rank));
+                                    ChannelProgress("ep rows", ChannelKind::kCollectives, world_ranks, memory.rank),
+                                    ChannelProgress("ep copies", ChannelKind::kCopies, world_ranks, memory.rank));
 }
 
 // Returns the arenas of both ranks; null if one can't open the other's memory and the plan allows that (auto).

@@ -267,8 +267,12 @@ bool WaitGraph::add_device(int rank) {
     if (is_between_stages(channel) || channel.kind == ChannelKind::kHost) continue;
     if (add_channel_wait(rank, i, kDevice)) {
       waits = true;
-      // Gradients are reduced alongside backward passes, which do not wait for the reduction.
-      if (!in_backward || !channel.name.starts_with("dp")) may_compute = false;
+      // Gradients are reduced alongside backward passes, which do not wait for the reduction. Rows of experts have been
+      // moved if all ranks have joined; until this one takes them, it may compute.
+      const bool in_reduction = in_backward && channel.name.starts_with("dp");
+      const bool before_rows = (channel.name == "ep rows" || channel.name == "ep copies") &&
+                               all_rendezvous_[static_cast<size_t>(waits_.back().rendezvous)].stage == Stage::kArrived;
+      if (!in_reduction && !before_rows) may_compute = false;
     } else if (channel.kind == ChannelKind::kCopies && channel.operation == ChannelOperation::kAllGather &&
                channel.enqueued == channel.completed + 1 && channel.joined == channel.enqueued &&
                channel.sent == channel.completed && channel.whole == channel.enqueued) {

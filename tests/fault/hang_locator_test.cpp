@@ -197,6 +197,41 @@ TEST(HangLocator, gradients_reduced_during_a_backward_pass_do_not_hide_a_kernel)
   EXPECT_EQ(named(verdict), std::vector{0});
 }
 
+TEST(HangLocator, a_device_that_does_not_send_experts_rows_is_told_apart) {
+  for (const ComputeKind kind : {ComputeKind::kForward, ComputeKind::kBackward}) {
+    Records r(1, 2, 1);
+    for (RankRecord& record : r.all) record.action->kind = kind;
+    for (const int rank : {0, 1}) {
+      r.add(rank, "ep rows", {0, 1, 2}, rank);
+      r.add(rank, "ep copies", {0, 1, 2}, rank, ChannelKind::kCopies);
+      r.joins(rank, "ep copies");
+    }
+    r.channel(0, "ep copies").sent = kDone + 1;
+    r.channel(1, "ep copies").joined = kDone;
+    const HangVerdict verdict = locate_hang(r.all, kDeadline);
+    EXPECT_EQ(verdict.kind, HangKind::kDeviceBusy);
+    EXPECT_EQ(named(verdict), std::vector{1});
+    EXPECT_TRUE(has(verdict.headline, "the first is rank 0 [pp0 dp0 tp0] (all-gather 11 on ep copies)"));
+  }
+}
+
+TEST(HangLocator, a_device_that_does_not_take_rows_which_have_arrived_is_told_apart) {
+  for (const char* const name : {"ep rows", "ep copies"}) {
+    Records r(1, 2, 1);
+    for (const int rank : {0, 1}) {
+      r.add(rank, "ep rows", {0, 1, 2}, rank);
+      r.add(rank, "ep copies", {0, 1, 2}, rank, ChannelKind::kCopies);
+      r.joins(rank, name);
+      r.channel(rank, name).sent = kDone + 1;
+    }
+    r.channel(0, name).completed = kDone + 1;  // rank 1 still computes what it may before it takes its rows
+    r.joins(0, "world");
+    const HangVerdict verdict = locate_hang(r.all, kDeadline);
+    EXPECT_EQ(verdict.kind, HangKind::kDeviceBusy) << name;
+    EXPECT_EQ(named(verdict), std::vector{1}) << name;
+  }
+}
+
 TEST(HangLocator, different_operations_of_one_number_are_the_programs_fault) {
   Records r(1, 1, 2);
   for (const int rank : {0, 1}) r.joins(rank, "tp");

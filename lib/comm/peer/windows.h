@@ -13,10 +13,10 @@ namespace tri {
 class PeerWindows {
  public:
   // `flags` (kFlagRows, members) i32, zero at the start: member m sets column m of the others. `copies`: the stream of
-  // copies. `category`: of the waits.
+  // copies. `category`: of the waits. `progress`: of barriers; `copying`: of copies, a channel of kind kCopies.
   static constexpr int kFlagRows = 2;
   PeerWindows(PeerMemory peers, Tensor flags, Stream& copies, Device& device, TimeCategory category,
-              ChannelProgress progress = {});
+              ChannelProgress progress = {}, ChannelProgress copying = {});
 
   int rank() const { return peers_.rank; }
   int size() const { return peers_.size(); }
@@ -48,7 +48,7 @@ class PeerWindows {
   Stream& copies_;
   const std::unique_ptr<Event> made_, sent_;
   const TimeCategory category_;
-  ChannelProgress progress_;
+  ChannelProgress progress_, copying_;
   uint32_t arrivals_ = 0, copied_ = 0;
 };
 
