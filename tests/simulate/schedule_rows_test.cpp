@@ -53,6 +53,7 @@ TEST(ScheduleRows, zb_v_has_a_smaller_bubble_than_zb_h1_and_1f1b) {
 TEST(ScheduleRows, layers_that_do_not_divide_by_pp_are_divided_by_work) {
   Workload w = gpt(2);
   w.model.layers = 7;
+  w.layers_per_chunk = {4, 3};
   const std::vector<ScheduleRow> rows = schedule_rows(w, Cluster{}, Stragglers::kOff);
   for (const Schedule schedule : {Schedule::k1F1B, Schedule::kInterleaved, Schedule::kZbH1, Schedule::kZbV})
     EXPECT_GT(std::ranges::count(rows, schedule, &ScheduleRow::schedule), 0) << enum_name(schedule);
