@@ -16,6 +16,9 @@ namespace {
 // Work per token in FLOPs of bf16 GEMMs. FP8 GEMMs take this share of their time, and a byte as long as so many FLOPs,
 // on H100 and H200.
 constexpr double kFp8Share = 0.6, kFlopsPerByte = 250;
+// Attention takes so many times as long as GEMMs with its FLOPs, and a norm processes so many elements per element of
+// the stream (H100: configs/clusters/h100.yaml).
+constexpr double kCoreForward = 1.1, kCoreBackward = 1.5, kNormElements = 4;
 
 struct Work {
   double layer = 0, embedding = 0, head = 0;
@@ -89,16 +92,24 @@ std::vector<StageCost> stage_costs(const StageWork& w) {
   LayerRange range;
   for (const int count : w.layer_counts) {
     range = {.first = range.first + range.count, .count = count};
-    double linear = 0, core = 0;
+    double linear = 0, core = 0, elements = 0, recomputed = 0;
     w.layers.for_kinds(range, [&](const LayerSpec& layer, int alike) {
       const double attention = layer.attention.core_flops_per_token(AttentionWork::kCausal);
       linear += alike * (layer.flops_per_token(AttentionWork::kCausal) - attention) * (layer.fp8 ? kFp8Share : 1);
       core += alike * attention;
+      elements += alike * (2 * kNormElements * w.model.hidden + layer.recomputed_elements());
+      if (w.recompute != Recompute::kNone) recomputed += alike * 2 * kNormElements * w.model.hidden;
+      if (w.recompute == Recompute::kSelective) recomputed += alike * layer.recomputed_elements();
     });
-    // The forward pass has a third of these FLOPs, the weights' gradients have a third of the linears'.
-    StageCost cost{.forward = (linear + core) / 3 / second, .transfer = rows / w.tp / (w.network_gb_per_s * 1e9)};
+    // The forward pass has a third of these FLOPs, the weights' gradients have a third of the linears'. Norms and
+    // activations process bf16 elements; backward processes one and a half times as many.
+    const double flops_per_element = 2 * kFlopsPerByte;
+    StageCost cost{.forward = (linear / 3 + kCoreForward * core / 3 + flops_per_element * elements) / second,
+                   .transfer = rows / w.tp / (w.network_gb_per_s * 1e9)};
     const double weight = linear / 3 / second, transfers = count * tp_transfers;
-    cost.backward = (linear + 2 * core) / 3 / second + (w.recompute == Recompute::kFull ? cost.forward : 0);
+    cost.backward =
+        (linear / 3 + kCoreBackward * core * 2 / 3 + flops_per_element * (1.5 * elements + recomputed)) / second;
+    if (w.recompute == Recompute::kFull) cost.backward += cost.forward;
     if (splits_backward(w.schedule)) {
       cost.weight = weight;
       cost.backward += transfers;
