@@ -21,9 +21,10 @@ struct ScheduleRow {
 };
 
 // Returns 1f1b with the workload's recompute level; then zb_h1, zb_v, and interleaved with 2 chunks and with the most
-// chunks up to 8, each with that level and, if it needs more memory than 1f1b there, in equal memory. Layers are divided
-// evenly, and numbers of chunks for which they cannot be are omitted. If the workload's layers are not divided evenly or
-// do not divide by pp, they are divided by their work (balanced_layer_counts). `workload` needs several stages.
+// chunks up to 8, each with that level and, if it needs more memory than 1f1b there, in equal memory. Layers are
+// divided evenly, and numbers of chunks for which they cannot be are omitted. If the workload's layers are not divided
+// evenly or do not divide by pp, they are divided by their work (balanced_layer_counts). `workload` needs several
+// stages.
 std::vector<ScheduleRow> schedule_rows(const Workload& workload, const Cluster& cluster, Stragglers stragglers);
 
 std::string to_text(const std::vector<ScheduleRow>& rows);

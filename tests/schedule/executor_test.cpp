@@ -357,8 +357,8 @@ Case with_head(Case c) {
   return c;
 }
 
-// `make soak-bubble`. Actions wake up late where threads share processors: that is time of the action here, and how late
-// an action begins after its input is short compared with these durations.
+// `make soak-bubble`. Actions wake up late where threads share processors: that is time of the action here, and how
+// late an action begins after its input is short compared with these durations.
 TEST(Executor, bubbles_are_those_of_the_simulator) {
   if (std::getenv("TRIREME_SOAK") == nullptr) GTEST_SKIP() << "set TRIREME_SOAK to measure bubbles";
   const Case zb_v{Schedule::kZbV, 4, 8, 2}, zb_h1{Schedule::kZbH1, 4, 8, 1}, one_f_one_b{Schedule::k1F1B, 4, 8, 1};
