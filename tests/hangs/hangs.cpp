@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "lib/comm/job/job.h"
+#include "lib/comm/peer/windows.h"
 #include "lib/data/dataset.h"
 #include "lib/engine/runtime.h"
 #include "lib/observe/status/run_summary.h"
@@ -266,6 +267,24 @@ void wrapped_run(Executor* self, const Plan& plan, StageCompute& stage, int64_t 
 void wrapped_run(Executor* self, const Plan& plan, StageCompute& stage, int64_t rows) {
   Actions actions(stage, plan);
   real_run(self, plan, actions, rows);
+}
+#undef TRI_SYMBOL
+
+#define TRI_SYMBOL "_ZN3tri11PeerWindows12start_copiesERKSt6vectorINS_6TensorESaIS2_EERNS_6StreamE"
+void real_start_copies(PeerWindows* self, const std::vector<Tensor>& blocks, Stream& stream) TRI_REAL(TRI_SYMBOL);
+void wrapped_start_copies(PeerWindows* self, const std::vector<Tensor>& blocks, Stream& stream) TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_start_copies(PeerWindows* self, const std::vector<Tensor>& blocks, Stream& stream) {
+  reach("experts", &stream);
+  real_start_copies(self, blocks, stream);
+}
+#undef TRI_SYMBOL
+
+#define TRI_SYMBOL "_ZN3tri11PeerWindows13finish_copiesERNS_6StreamE"
+void real_finish_copies(PeerWindows* self, Stream& stream) TRI_REAL(TRI_SYMBOL);
+void wrapped_finish_copies(PeerWindows* self, Stream& stream) TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_finish_copies(PeerWindows* self, Stream& stream) {
+  reach("experts", &stream);
+  real_finish_copies(self, stream);
 }
 #undef TRI_SYMBOL
 

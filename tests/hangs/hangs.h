@@ -6,6 +6,7 @@
 //   setup                   a connection between ranks is about to be made
 //   forward, backward       of a microbatch, in training
 //   evaluation, sample      a forward in an evaluation, or for a sampled token
+//   experts                 copies of tokens to their experts' ranks are about to be made, or awaited
 //   update                  of the optimizer
 //   finish                  the last step and the checkpoints are done
 //   data                    a sample is about to be read from its file, by the thread that reads for all consumers
@@ -33,7 +34,7 @@
 namespace tri {
 
 // Places on the compute stream, where a Plan's actions and the work between them are enqueued.
-inline constexpr const char* kComputePlaces[] = {"forward", "backward", "update", "evaluation", "sample"};
+inline constexpr const char* kComputePlaces[] = {"forward", "backward", "experts", "update", "evaluation", "sample"};
 // Places that involve only the host.
 inline constexpr const char* kHostPlaces[] = {"setup", "finish"};
 

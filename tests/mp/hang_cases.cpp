@@ -11,33 +11,35 @@
 namespace tri::hangs {
 namespace {
 
+#define TRI_EXPERTS "parallel.ep=2 model.experts=4 model.experts_per_token=2"
 const std::vector<Layout> kCpuLayouts = {
     {"2x2x2", 8, "parallel.tp=2 parallel.pp=2 parallel.dp=2"},
-    {"1x4x2", 8, "parallel.tp=1 parallel.pp=4 parallel.dp=2"},
+    {"1x4x2", 8, "parallel.tp=1 parallel.pp=4 parallel.dp=2 " TRI_EXPERTS},
     {"2x2x2-messages", 8,
      "parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.tp_transfers=collectives parallel.pp_transfers=messages"},
     {"1x4x2-messages", 8,
      "parallel.tp=1 parallel.pp=4 parallel.dp=2 parallel.dp_transfers=collectives parallel.pp_transfers=messages"}};
 const std::vector<Layout> kTwoGpuLayouts = {{"2x1x1", 2, "parallel.tp=2"},
                                             {"1x2x1", 2, "parallel.pp=2"},
-                                            {"1x1x2", 2, "parallel.dp=2"},
+                                            {"1x1x2", 2, "parallel.dp=2 " TRI_EXPERTS},
                                             {"2x1x1-messages", 2, "parallel.tp=2 parallel.tp_transfers=collectives"},
                                             {"1x2x1-messages", 2, "parallel.pp=2 parallel.pp_transfers=messages"},
                                             {"1x1x2-messages", 2, "parallel.dp=2 parallel.dp_transfers=collectives"}};
 const std::vector<Layout> kFourGpuLayouts = {
     {"2x2x1", 4, "parallel.tp=2 parallel.pp=2"},
-    {"1x2x2", 4, "parallel.pp=2 parallel.dp=2"},
+    {"1x2x2", 4, "parallel.pp=2 parallel.dp=2 " TRI_EXPERTS},
     {"2x2x1-messages", 4,
      "parallel.tp=2 parallel.pp=2 parallel.tp_transfers=collectives parallel.pp_transfers=messages"},
     {"1x2x2-messages", 4,
      "parallel.pp=2 parallel.dp=2 parallel.dp_transfers=collectives parallel.pp_transfers=messages"}};
+#undef TRI_EXPERTS
 
 // Returns the cases whose occasion is to be chosen at random.
 std::vector<Case> chosen_kinds() {
-  return {{0, 5, "forward", 0, "stop"},  {0, 2, "backward", 0, "spin"},        {0, 7, "tp copies", 0, "skip"},
-          {0, 0, "data", 0, "sleep"},    {0, 6, "setup", 0, "stop"},           {1, 6, "shard", 0, "fifo"},
-          {1, 4, "update", 0, "task"},   {1, 2, "pp send forward", 0, "skip"}, {1, 7, "evaluation", 0, "stop"},
-          {1, 3, "dp copies", 0, "spin"}};
+  return {{0, 5, "forward", 0, "stop"},   {0, 2, "backward", 0, "spin"},        {0, 7, "tp copies", 0, "skip"},
+          {0, 0, "data", 0, "sleep"},     {0, 6, "setup", 0, "stop"},           {1, 6, "shard", 0, "fifo"},
+          {1, 4, "update", 0, "task"},    {1, 2, "pp send forward", 0, "skip"}, {1, 7, "evaluation", 0, "stop"},
+          {1, 3, "dp copies", 0, "spin"}, {1, 5, "experts", 0, "task"}};
 }
 
 // A message that is never received may stay in MPI's memory, and no rank misses it.
