@@ -11,7 +11,7 @@
 namespace tri::hangs {
 namespace {
 
-#define TRI_EXPERTS "parallel.ep=2 model.experts=4 model.experts_per_token=2"
+#define TRI_EXPERTS "parallel.ep=2 model.experts=4 model.experts_per_token=2 model.bias=false"
 const std::vector<Layout> kCpuLayouts = {
     {"2x2x2", 8, "parallel.tp=2 parallel.pp=2 parallel.dp=2"},
     {"1x4x2", 8, "parallel.tp=1 parallel.pp=4 parallel.dp=2 " TRI_EXPERTS},
