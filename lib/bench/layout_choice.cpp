@@ -161,8 +161,8 @@ double guessed_slowness(const Config& c) {
 
 int64_t predicted_bytes(const Config& resolved) {
   const auto ranks = static_cast<int>(ranks_along(AxisSet::outside({}), resolved.parallel));
-  Config on_one_machine =
-      resolved;  // where every axis can copy to its peers, which takes the most memory, except for ep
+  // There every axis can copy to its peers, which takes the most memory, except for ep.
+  Config on_one_machine = resolved;
   on_one_machine.cluster.ranks_per_node = ranks;
   const bool asks = resolved.parallel.ep > 1 && resolved.parallel.ep_transfers == Transfers::kAuto;
   int64_t most = 0;

@@ -43,8 +43,8 @@ struct StageWork {
   double rank_tflops = 0, node_gb_per_s = 0, network_gb_per_s = 0;  // cluster
 };
 
-// Returns the costs of the virtual stages in seconds, by FLOPs, with the transfers over tp that a split backward pass
-// leaves exposed.
+// Returns the costs of the virtual stages in seconds: by FLOPs, and of norms and activations by bytes, with repeated
+// work (recompute) and the transfers over tp that a split backward pass leaves exposed.
 std::vector<StageCost> stage_costs(const StageWork& work);
 
 // The same of a resolved config.

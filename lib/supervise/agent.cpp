@@ -119,7 +119,8 @@ class Agent {
         carry_out(order);
       }
       if (connection && !connection->send(report())) connection.reset();
-      const double length = attempt_.empty() && seconds_since(ended_) < kEndTakes ? kTurnAtEnd : kTurn;
+      const bool awaited = attempt_.empty() && ended_ && seconds_since(*ended_) < kEndTakes;
+      const double length = awaited ? kTurnAtEnd : kTurn;
       while (seconds_since(turn) < length) {
         std::vector<AgentOrder> orders;
         const auto left = [&] { return std::max(1, static_cast<int>(1000 * (length - seconds_since(turn)))); };
@@ -280,7 +281,8 @@ class Agent {
   std::string attempt_, watched_;  // attempt_: the current one; watched_: the current or the previous one
   uint64_t order_ = 0;
   bool sweeps_ = false, ranks_begin_ = false, sees_run_ = true, asks_ = false;
-  Clock::time_point heard_ = Clock::now(), asked_ = heard_, ended_ = heard_;
+  Clock::time_point heard_ = Clock::now(), asked_ = heard_;
+  std::optional<Clock::time_point> ended_;  // the last attempt, by an order; none yet
   double ask_after_ = 0;
 };
 

@@ -220,7 +220,7 @@ TEST(SymmetricProduct, equals_the_product_with_its_transpose) {
         }
 }
 
-// A symmetric matrix times itself, plus itself: its square and sum of one memory.
+// The addend may be the operand: Muon adds A to A · A.
 TEST(SymmetricProduct, may_add_its_operand) {
   const int64_t side = 160;
   Values symmetric = random_values(side * side, "a");

@@ -112,5 +112,31 @@ TEST(LayerDivision, auto_counts_layers_that_multiply_fp8_or_are_recomputed_as_th
   EXPECT_LT(layer_counts(c).back(), plain);
 }
 
+// Norms, attention and activations take longer than their FLOPs, and recomputation repeats them in the backward pass.
+TEST(LayerDivision, costs_of_stages_count_more_than_flops_and_what_is_repeated) {
+  Config c = config_of(8, 4, 1, "even");
+  c.parallel.schedule = Schedule::kZbH1;
+  c.cluster.rank_tflops = 500;
+  const auto inner = [&](Recompute recompute) {
+    c.parallel.recompute = recompute;
+    return stage_costs(c)[1];
+  };
+  const StageCost none = inner(Recompute::kNone), norms = inner(Recompute::kNorms),
+                  selective = inner(Recompute::kSelective), full = inner(Recompute::kFull);
+  const double layers = model_flops_per_token(c, AttentionWork::kCausal) - head_flops_per_token(c.model);
+  const double tokens = static_cast<double>(c.data.micro_batch) * c.model.seq_len;
+  const double by_flops = layers / 4 / 3 * tokens / 500e12;  // of a forward pass
+  EXPECT_GT(none.forward, 1.05 * by_flops);
+  EXPECT_LT(none.weight, by_flops) << "attention has no weights";
+  for (const StageCost& cost : {norms, selective, full}) {
+    EXPECT_EQ(cost.forward, none.forward);
+    EXPECT_EQ(cost.weight, none.weight);
+  }
+  EXPECT_LT(none.backward, norms.backward);
+  EXPECT_LT(norms.backward, selective.backward);
+  EXPECT_LT(selective.backward, full.backward);
+  EXPECT_GE(full.backward, none.backward + none.forward);
+}
+
 }  // namespace
 }  // namespace tri
