@@ -7,7 +7,7 @@ export CUDA_VISIBLE_DEVICES= # with run.device auto, more ranks than GPUs would 
 mpirun=$source_dir/slurm/mpirun
 # Seconds until something missing counts as a hang. Waits end as soon as their condition holds, so the limit costs
 # nothing; a slow, shared machine must not exceed it.
-timeout_s=600
+timeout_s=400
 job='' # the process id of mpirun, set by `start`
 folder=$(mktemp -d)
 # Memory that ranks share and their flight recorders: what killed ranks leave behind is removed with the test.
@@ -85,13 +85,13 @@ start() {
 }
 # end_of DIR STATUS: waits for that process; stores its output in $output.
 end_of() {
-  local status=0 watch
-  # Ends a process that hangs, with its ranks, so that this script ends.
-  (for _ in $(seq "$timeout_s"); do sleep 1; done; kill -TERM "$job") 2>/dev/null &
-  watch=$!
+  # No subshell watches the time: one that gets its signal right after its start ignores it, and keeps the test's output
+  # open until its own end.
+  local status=0 deadline=$((SECONDS + timeout_s))
+  while kill -0 "$job" 2>/dev/null && ((SECONDS < deadline)); do sleep 0.05; done
+  ! kill -TERM "$job" 2>/dev/null || echo "$1: ended after $timeout_s s"
   wait "$job" || status=$?
   job=''
-  kill "$watch" 2>/dev/null
   output=$(<"$1.txt")
   [[ $status -eq $2 ]] || fail "$1: exit status $status, expected $2" "$output"
 }
