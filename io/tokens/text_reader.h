@@ -50,8 +50,8 @@ class TextCheck {
 
   explicit TextCheck(std::string path) : path_(std::move(path)) {}
 
-  // Adds the next block. Fails once the faults are more than kMaxShare of the text so far and of 1 MiB; end() decides
-  // for short files.
+  // Adds the next block. Fails once the faults are more than kMaxShare of the text so far and of 1 MiB; finish()
+  // decides for short files.
   Result<void> add(const TextFaults& block);
   // Call after the last block. Fails if the faults are more than kMaxShare, naming file, offset of the first fault and
   // share.

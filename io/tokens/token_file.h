@@ -34,6 +34,7 @@ Result<void> add_pages(const InputFile& file, Xxh3& hash);
 // training need no more; DocumentIndex reads the rest. Safe for concurrent use.
 class TokenFile {
  public:
+  // Fails if a file is missing, is damaged or does not belong to the other.
   static Result<TokenFile> open(const std::string& prefix);
 
   int64_t num_tokens() const { return num_tokens_; }
@@ -119,6 +120,8 @@ class TokenFileWriter {
   Result<Saved> save();
   // Returns TokenFile::fingerprint() of the files that finish() would leave. Writes out what was added so far.
   Result<uint64_t> fingerprint();
+  // Writes out both files under their final names, and ends the writer. If the disk is full, an existing pair stays
+  // intact.
   Result<void> finish();
 
   int64_t num_tokens() const { return num_tokens_; }

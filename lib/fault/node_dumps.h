@@ -30,6 +30,7 @@ class NodeDumps {
 
   // Claims the node's dump, and returns whether this rank now has it: no other rank of the node has claimed one since
   // `since` (FlightRecorder::now()). Requested dumps (trigger.world_rank is -1) count separately from those of hangs.
+  // The dump waits at most `answer_seconds` for the node's ranks and `timeout_seconds` for other nodes' records.
   bool claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double timeout_seconds);
 
   // What is known about the last dump that this rank performs.

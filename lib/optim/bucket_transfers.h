@@ -19,7 +19,7 @@ struct BucketTransfers {
   AxisTransfers& dp;
   std::vector<ExpertTransfers> experts = {};  // on the stream of `dp`
 
-  // Returns the transfers of a bucket. Null: no other rank of them holds its parameters, so nothing is transferred.
+  // Returns the transfers of a bucket; null if no other rank of its axes holds its parameters.
   AxisTransfers* of(const Bucket& bucket) const {
     const AxisSet over = bucket.sharded_over();
     for (const ExpertTransfers& row : experts)

@@ -47,6 +47,7 @@ struct StepCosts {
   std::vector<double> tied;           // (pp): the sum of the gradients of a table that two stages share
   double fixed = 0;
 };
+// Returns the components of predict_step(), before they are combined.
 StepCosts step_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
 // Returns how long a step's forward passes, which would otherwise begin at `first_forward` (pp · chunks, by virtual
@@ -54,16 +55,16 @@ StepCosts step_costs(const Workload& workload, const Cluster& cluster, const Tra
 // over all stages. Overlap hides at most `hidden_share` of the gathers.
 double gather_wait(const Workload& workload, const ColumnCosts& column, const std::vector<ChunkTraffic>& traffic,
                    const std::vector<double>& first_forward, double hidden_share);
-// Returns how long after its compute a rank's reductions end that take `total` seconds, if their stream would end
-// `late` seconds after compute.
+// Returns how many seconds after a rank's compute its reductions end. They take `total` seconds, of which overlap hides
+// at most `hidden_share`; without this limit they would end `late` seconds after compute.
 inline double reductions_exposed(double late, double total, double hidden_share) {
   return std::max({0.0, late, (1 - hidden_share) * total});
 }
 
-// `workload` must be valid (problem_of in workload.h).
+// Returns the prediction of a step. `workload` must be valid (problem_of in workload.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers,
                             Stragglers stragglers = Stragglers::kOn);
-// Uses rings (collectives.h).
+// The same, with ring collectives (RingTimes in collectives.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster);
 
 // Grows the workload's bucket_elements by powers of two while that saves at least half a percent of the step, and
@@ -79,7 +80,8 @@ std::string attention_note(const Workload& workload, const Cluster& cluster);
 // published steps are; "" without experts.
 std::string experts_note(const Workload& workload);
 
-// With data.document_mask: which documents a prediction assumes, and what they change on `cluster`; "" otherwise.
+// Returns which documents a prediction assumes with data.document_mask, and what they change on `cluster`; "" without
+// it.
 std::string documents_note(const Workload& workload, const Cluster& cluster);
 
 // Seconds of a step in which a rank's transfers run, hidden or not: messages of one direction, and dp's reductions and

@@ -11,7 +11,8 @@
 namespace tri {
 
 // Each rank is a process, with tracks for phases, the host's activity, actions, and each channel. An incomplete
-// transfer is a slice from its enqueueing to the dump. Times are the hosts' wall clocks.
+// transfer is a slice from its enqueueing to the dump. Times are the hosts' wall clocks. Replaces the file at `path`.
+// Fails if it cannot be written.
 Result<void> write_hang_trace(std::span<const RankRecord> records, const std::string& path);
 
 }  // namespace tri
