@@ -1,9 +1,11 @@
 #include "io/checkpoint/memory_segment.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,6 +84,15 @@ Result<int64_t> read_header(const std::string& path, Descriptor& file, Header& h
   return int64_t{info.st_size};
 }
 
+// Whether a file of a tmpfs has all of its pages. Reserving them again would visit each, 0.03 s per GB.
+bool is_reserved(int file, int64_t bytes) {
+  constexpr int64_t kBlock = 512;  // of st_blocks
+  struct stat info {};
+  struct statfs system {};
+  return ::fstat(file, &info) == 0 && info.st_size == bytes && info.st_blocks * kBlock >= bytes &&
+         ::fstatfs(file, &system) == 0 && system.f_type == TMPFS_MAGIC;
+}
+
 }  // namespace
 
 std::string run_key(const std::string& run_dir) { return hex64(xxh3_64(run_dir)); }
@@ -128,7 +139,8 @@ Result<std::unique_ptr<MemorySegment>> MemorySegment::create(const std::string& 
   const Descriptor file(::open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.get() < 0) return system_error(errno, "{}", segment->path_);
   // Without a reservation, the first store to a page for which there is no memory would end the process.
-  if (const int problem = ::posix_fallocate(file.get(), 0, segment->bytes_); problem != 0) {
+  const bool reserved = is_reserved(file.get(), segment->bytes_);
+  if (const int problem = reserved ? 0 : ::posix_fallocate(file.get(), 0, segment->bytes_); problem != 0) {
     ::unlink(path);
     if (problem != ENOSPC) return system_error(problem, "{}", segment->path_);
     return usage_error("checkpoint.memory_every: {} has no room for a segment of {}; raise its limit or set it to 0",

@@ -2,7 +2,9 @@
 #include "io/checkpoint/memory_segment.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 
@@ -108,6 +110,26 @@ TEST(MemorySegment, keeps_its_contents_if_it_is_mapped_again) {
   const auto larger = MemorySegment::create(folder.path(), name_of(0), 4096, 100000);
   ASSERT_TRUE(larger);
   EXPECT_FALSE(read_segment(folder.path(), name_of(0).text()));
+}
+
+// A store to a page that is not reserved would end the process if memory is full.
+TEST(MemorySegment, has_all_of_its_pages_reserved_also_if_its_file_had_holes) {
+  const TemporaryFolder folder(parent_in_memory());
+  const std::string path = folder.path().string() + "/" + name_of(0).text();
+  const int64_t bytes = segment_bytes(4096, 100000);
+  const auto reserved = [&] {
+    struct stat info {};
+    EXPECT_EQ(::stat(path.c_str(), &info), 0);
+    return int64_t{info.st_blocks} * 512;
+  };
+  for (const int64_t written : {int64_t{0}, int64_t{4096}, bytes - 4096, bytes}) {
+    std::ofstream(path, std::ios::trunc | std::ios::binary) << std::string(static_cast<size_t>(written), 'x');
+    std::filesystem::resize_file(path, static_cast<uintmax_t>(bytes));
+    const auto segment = MemorySegment::create(folder.path(), name_of(0), 4096, 100000);
+    ASSERT_TRUE(segment) << segment.error().message;
+    EXPECT_GE(reserved(), bytes) << written;
+    EXPECT_EQ(segment.value()->memory()[std::max<int64_t>(written - 1, 0)], written > 0 ? 'x' : '\0');
+  }
 }
 
 TEST(MemorySegment, names_are_parsed_only_if_they_are_whole) {
