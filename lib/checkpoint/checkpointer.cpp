@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <deque>
 #include <filesystem>
 #include <numeric>
 
@@ -16,21 +15,10 @@
 #include "io/checkpoint/shard_reader.h"
 #include "io/checkpoint/shard_writer.h"
 #include "io/flight_recorder/flight_recorder.h"
-#include "lib/checkpoint/load.h"
 #include "lib/checkpoint/record_fields.h"
-#include "lib/checkpoint/weights.h"
 
 namespace tri {
 namespace {
-
-// Describes the conversion of moments if the checkpoint stores them with another type than the run uses; else "".
-std::string conversion_text(const Manifest* manifest, const std::vector<StateShard>& shards) {
-  if (manifest == nullptr) return "";
-  for (const StateShard& shard : shards)
-    if (const TensorRecord* tensor = manifest->find(shard.shard.tensor); tensor && tensor->type != shard.shard.type)
-      return fmt::format("moments converted from {} to {}, ", enum_name(tensor->type), enum_name(shard.shard.type));
-  return "";
-}
 
 constexpr int kNice = 10;  // if cores are scarce, the writer gets a tenth of a step's share
 
@@ -52,7 +40,7 @@ struct WriteFigures {
 
 }  // namespace
 
-Checkpointer::Checkpointer(const CheckpointContext& context)
+Checkpointer::Checkpointer(const CheckpointContext& context, std::unique_ptr<StateLoad> begun)
     : config_(context.config),
       config_text_(to_yaml(context.requested)),
       mesh_(context.mesh),
@@ -64,52 +52,39 @@ Checkpointer::Checkpointer(const CheckpointContext& context)
       texts_(context.texts),
       shards_(state_shards(config_, mesh_, context.store)),
       buffer_(state_buffer(shards_)),
-      host_(device_, static_cast<size_t>(std::max<int64_t>(buffer_.bytes, 1))),
+      host_(begun ? nullptr : host_memory(buffer_, device_)),
       stream_(device_.make_stream("checkpoint")),
       state_ready_(device_.make_event()),
-      copied_(device_.make_event()) {}
+      copied_(device_.make_event()),
+      begun_load_(std::move(begun)) {
+  TRI_REQUIRE(
+      !begun_load_ || (begun_load_->buffer().offset == buffer_.offset && begun_load_->buffer().bytes == buffer_.bytes),
+      "a load has begun into memory of another layout");
+}
 
 Checkpointer::~Checkpointer() = default;  // the destructor of a future from std::async waits for its thread
 
 Result<void> Checkpointer::load_from(const FoundCheckpoint& from, const Manifest* manifest,
                                      const std::function<void()>& planned, const std::vector<int>& readers) {
-  const auto start = Clock::now();
-  const std::string average = weight_name("", WeightSet::kAverage);
-  std::vector<size_t> wanted;  // indices of shards
-  std::vector<LoadTarget> targets;
-  std::deque<TensorShard> starts;  // the weights from which an average starts that the checkpoint does not have
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    const TensorShard* shard = &shards_[i].shard;
-    const bool is_average = shard->tensor.starts_with(average);
-    // A checkpoint of weights only starts a run: the moments stay zero.
-    const bool there = !from.weights_alone || is_average || shard->tensor.starts_with(weight_name(""));
-    if (!shards_[i].local || !there) continue;
-    if (is_average && !from.has_average) {
-      TensorShard weights = *shard;
-      weights.tensor = weight_name(shard->tensor.substr(average.size()));
-      shard = &starts.emplace_back(std::move(weights));
-    }
-    wanted.push_back(i);
-    targets.push_back({shard, host_.data() + buffer_.offset[i]});
-  }
-  int64_t stored = 0;  // rank 0: bytes of all tensors
-  if (manifest != nullptr)
-    for (const TensorRecord& tensor : manifest->tensors)
-      stored += num_elements(tensor.shape) * element_bytes(tensor.type);
-  const auto share = plan_load(manifest, targets, job_, {}, readers);
-  if (!share) return file_error("{}: {}", from.folder, share.error().message);
-  const std::string conversion = from.weights_alone ? "" : conversion_text(manifest, shards_);
+  auto load = StateLoad::begin({.from = from, .manifest = manifest, .readers = readers, .job = job_, .device = device_},
+                               shards_, host_);
+  if (!load) return load.error();
   planned();
-  const auto bytes_read = load_shards(from.folder, share.value(), targets, job_);
+  return finish_load(from, *load.value());
+}
+
+Result<void> Checkpointer::finish_load(const FoundCheckpoint& from, StateLoad& load) {
+  const auto bytes_read = load.finish(host_);
   if (!bytes_read) return bytes_read.error();
-  for (const size_t i : wanted)
-    compute_.copy(shards_[i].memory.data, host_.data() + buffer_.offset[i], shards_[i].memory.bytes());
+  const auto start = Clock::now();
+  for (const size_t i : load.wanted())
+    compute_.copy(shards_[i].memory.data, host_->data() + buffer_.offset[i], shards_[i].memory.bytes());
   compute_.synchronize();
   const std::string what =
       fmt::format("{}: step {}, {}{}{}", from.folder, from.progress.steps,
-                  from.weights_alone ? "weights only (the optimizer starts from zero), " : "", conversion,
+                  from.weights_alone ? "weights only (the optimizer starts from zero), " : "", load.conversion(),
                   config_.optimizer.ema > 0 && !from.has_average ? "the EMA starts from the weights, " : "");
-  report_load(what, bytes_read.value(), stored, seconds_between(start, Clock::now()));
+  report_load(what, bytes_read.value(), load.stored_bytes(), load.seconds() + seconds_between(start, Clock::now()));
   return {};
 }
 
@@ -146,6 +121,13 @@ Result<void> Checkpointer::load(const MemoryGeneration& generation, int64_t save
   return {};
 }
 
+Result<void> Checkpointer::finish_begun(const MemoryGeneration& generation, int64_t saved_step) {
+  const std::unique_ptr<StateLoad> load = std::move(begun_load_);
+  if (auto loaded = finish_load(generation.found, *load); !loaded) return loaded;
+  saved_step_ = saved_step;
+  return {};
+}
+
 // Logs how many bytes were read from storage and how many are stored; they are equal unless something was read twice.
 // `stored` counts on rank 0 only.
 void Checkpointer::report_load(const std::string& what, int64_t bytes_read, int64_t stored, double seconds) {
@@ -176,7 +158,7 @@ Result<void> Checkpointer::begin(RunProgress completed) {
 
   compute_.record(*state_ready_);
   stream_->wait(*state_ready_);
-  for (const StateBuffer::Run& run : buffer_.runs) stream_->copy(host_.data() + run.offset, run.from, run.bytes);
+  for (const StateBuffer::Run& run : buffer_.runs) stream_->copy(host_->data() + run.offset, run.from, run.bytes);
   stream_->record(*copied_);
   copying_ = true;
   phase_ = Phase::kWriting;
@@ -212,7 +194,7 @@ Result<ShardRecord> Checkpointer::write_shard(const std::string& folder) const {
   if (!writer) return writer.error();
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (!shards_[i].writes) continue;
-    if (auto added = writer.value().add(shards_[i].shard, host_.data() + buffer_.offset[i]); !added)
+    if (auto added = writer.value().add(shards_[i].shard, host_->data() + buffer_.offset[i]); !added)
       return added.error();
     if (FlightRecorder* const recorder = flight_recorder()) recorder->writer_goes_on();
   }

@@ -30,6 +30,7 @@
 #include "lib/checkpoint/memory_search.h"
 #include "lib/checkpoint/search.h"
 #include "lib/checkpoint/state.h"
+#include "lib/checkpoint/state_load.h"
 #include "lib/comm/job/job.h"
 
 namespace tri {
@@ -69,7 +70,8 @@ std::string layout_text(const Config& config, const Mesh& mesh);
 
 class Checkpointer {
  public:
-  explicit Checkpointer(const CheckpointContext& context);
+  // `begun`: a load of state_shards() of the same config and mesh, which finish_begun() ends.
+  explicit Checkpointer(const CheckpointContext& context, std::unique_ptr<StateLoad> begun = nullptr);
   ~Checkpointer();
 
   // Loads the checkpoint that `search` has found into this rank's local shards (call ParameterGathers::state_loaded
@@ -81,6 +83,8 @@ class Checkpointer {
   // Loads a generation from memory. `saved_step`: of the newest checkpoint on storage; 0: none. Fails, with the same
   // error on all ranks and the device's state unchanged, if a segment is damaged or gone.
   Result<void> load(const MemoryGeneration& generation, int64_t saved_step);
+  // The same for the load that has begun before. Call before any other function, if there is one.
+  Result<void> finish_begun(const MemoryGeneration& generation, int64_t saved_step);
 
   // Returns what a checkpoint of the state after `progress` contains in addition to tensors.
   CheckpointInfo info(const RunProgress& progress) const { return manifest_head(progress).info; }
@@ -125,6 +129,7 @@ class Checkpointer {
 
   Result<void> load_from(const FoundCheckpoint& from, const Manifest* manifest, const std::function<void()>& planned,
                          const std::vector<int>& readers);
+  Result<void> finish_load(const FoundCheckpoint& from, StateLoad& load);
   void report_load(const std::string& what, int64_t bytes_read, int64_t stored, double seconds);
   Result<ShardRecord> write_shard(const std::string& folder) const;
   void writer_is(WriterState state) const;
@@ -146,7 +151,7 @@ class Checkpointer {
   const std::map<std::string, std::string> texts_;
   std::vector<StateShard> shards_;
   StateBuffer buffer_;
-  HostBuffer<char> host_;  // laid out as buffer_ says
+  std::unique_ptr<HostBuffer<char>> host_;  // laid out as buffer_ says; null until a load that has begun is finished
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> state_ready_, copied_;
   bool copying_ = false;  // the compute stream does not wait for the copies yet
@@ -168,6 +173,7 @@ class Checkpointer {
   double work_seconds_ = 0;  // rank 0: of the last checkpoint: copies, files and publishing, without training's waits
   CheckpointStats stats_;    // rank 0
   std::vector<CheckpointStats> published_;
+  std::unique_ptr<StateLoad> begun_load_;
   // Last, since their destructors wait for threads that use the members above.
   std::future<Result<ShardRecord>> writing_;
   std::future<Result<void>> publishing_;  // rank 0

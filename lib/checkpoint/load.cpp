@@ -319,20 +319,6 @@ class Loading {
   Result<void> failure_ TRI_GUARDED_BY(mutex_);  // the first failure
 };
 
-// Runs the load on a separate thread while all ranks exchange a message every few seconds, so each shows that it is
-// alive, however long the slowest takes. The reading thread has its own deadline (lib/fault/hang_clock.h).
-Result<void> run_alongside_collectives(Loading& loading, Job& job) {
-  constexpr std::chrono::seconds kRound{5};
-  std::future<Result<void>> loaded = std::async(std::launch::async, [&] { return loading.run(); });
-  std::optional<Result<void>> outcome;
-  for (bool all = false; !all; all = job.all_of(outcome.has_value())) {
-    if (outcome) continue;
-    const HostScope waits(HostState::kAwaitsCheckpoint);
-    if (loaded.wait_for(kRound) == std::future_status::ready) outcome = loaded.get();
-  }
-  return *outcome;
-}
-
 }  // namespace
 
 Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarget>& targets, Job& job,
@@ -355,11 +341,50 @@ Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarg
   return agree(job, from_bytes<Result<LoadShare>>(bytes));
 }
 
+struct LoadThread::State {
+  State(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets, Job& of_job,
+        const LoadLimits& limits, std::function<void()> prepare)
+      : loading(folder, share, targets, of_job, limits),
+        job(of_job),
+        loaded(std::async(std::launch::async, [this, prepare = std::move(prepare)] {
+          const auto begun = std::chrono::steady_clock::now();
+          if (prepare) prepare();
+          Result<void> done = loading.run();
+          seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+          return done;
+        })) {}
+
+  Loading loading;
+  Job& job;
+  double seconds = 0;                // written by the thread
+  std::future<Result<void>> loaded;  // last: its destructor waits for the thread, which uses the members above
+};
+
+LoadThread::LoadThread(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets,
+                       Job& job, const LoadLimits& limits, std::function<void()> prepare)
+    : state_(std::make_unique<State>(folder, share, targets, job, limits, std::move(prepare))) {}
+
+LoadThread::~LoadThread() = default;
+
+double LoadThread::seconds() const { return state_->seconds; }
+
+// While ranks wait, all exchange a message every few seconds, so each shows that it is alive, however long the slowest
+// takes. The reading thread has its own deadline (lib/fault/hang_clock.h).
+Result<int64_t> LoadThread::finish() {
+  constexpr std::chrono::seconds kRound{5};
+  std::optional<Result<void>> outcome;
+  for (bool all = false; !all; all = state_->job.all_of(outcome.has_value())) {
+    if (outcome) continue;
+    const HostScope waits(HostState::kAwaitsCheckpoint);
+    if (state_->loaded.wait_for(kRound) == std::future_status::ready) outcome = state_->loaded.get();
+  }
+  if (auto done = agree(state_->job, *outcome); !done) return done.error();
+  return state_->loading.bytes_read();
+}
+
 Result<int64_t> load_shards(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets,
                             Job& job, const LoadLimits& limits) {
-  Loading loading(folder, share, targets, job, limits);
-  if (auto done = agree(job, run_alongside_collectives(loading, job)); !done) return done.error();
-  return loading.bytes_read();
+  return LoadThread(folder, share, targets, job, limits).finish();
 }
 
 }  // namespace tri

@@ -4,6 +4,8 @@
 // divides the work (load_plan.h) and sends each rank its share.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,5 +42,24 @@ Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarg
 // from storage. On failure all ranks return the same first error, and targets are partly filled. Collective.
 Result<int64_t> load_shards(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets,
                             Job& job, const LoadLimits& limits = {});
+
+// The same in two parts: a thread loads from construction on, while the training thread does something else. Until
+// finish() returns, no other thread calls Job::exchange. `share` and `targets` outlive this.
+class LoadThread {
+ public:
+  // `prepare` is called first, on the thread: it may set LoadTarget::out.
+  LoadThread(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets, Job& job,
+             const LoadLimits& limits = {}, std::function<void()> prepare = {});
+  ~LoadThread();  // waits for the thread
+
+  // Waits for the threads of all ranks; returns what load_shards does, and rethrows what `prepare` has thrown.
+  // Collective, once.
+  Result<int64_t> finish();
+  double seconds() const;  // that this rank's thread took; call after finish()
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace tri

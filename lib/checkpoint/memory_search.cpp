@@ -254,7 +254,7 @@ std::optional<MemoryGeneration> find_in_memory(const MemorySearch& search, Job& 
                 ? "no attempt is known that wrote the segments in memory"
                 : "memory holds no complete generation of this layout that is newer than the checkpoint on storage";
     choice = job.broadcast(choice);
-    if (!choice) break;
+    if (!choice || search.verify == Verify::kWhileLoading) break;
     // Each source is verified by its reader.
     std::vector<std::string> damaged;
     for (size_t owner = 0; owner < choice->sources.size(); ++owner) {

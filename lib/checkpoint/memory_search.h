@@ -66,6 +66,10 @@ struct MemoryGeneration {
   int own_ranks = 0, buddy_ranks = 0;  // whose state came from their own segment, from a copy
 };
 
+// When checksums are compared. Loading compares them anyway, but fails if one is wrong; kFirst then finds another copy
+// of the segment, or an older generation.
+enum class Verify { kFirst, kWhileLoading };
+
 struct MemorySearch {
   std::string folder;     // of segments
   std::string run_dir;    // absolute
@@ -74,6 +78,7 @@ struct MemorySearch {
   int64_t after = -1;     // only later steps
   // Called on rank 0; an error: this generation is not used.
   CheckpointSearch::MayLoad may_load;
+  Verify verify = Verify::kFirst;
 };
 // Returns a generation, or none and in `why` the reason ("" if the nodes hold no segment of the run). Never an error:
 // the run can resume from storage. Collective; all ranks get the same `why` and the same choice.

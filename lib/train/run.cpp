@@ -169,13 +169,15 @@ struct BegunState {
 
 // Looks for a generation in memory that is as new as the checkpoint on storage. Collective.
 std::optional<MemoryGeneration> search_memory(const PlannedJob& planned, const CheckpointSearch& search,
-                                              const CheckpointSearch::MayLoad& may, Job& job, std::string& why) {
+                                              const CheckpointSearch::MayLoad& may, Job& job, Verify verify,
+                                              std::string& why) {
   const Config& config = planned.config;
   MemorySearch memory{.folder = segment_folder(),
                       .run_dir = absolute_folder(config.run.dir),
                       .layout = segment_layout(config, planned.mesh),
                       .after = search.found() ? search.found()->progress.steps - 1 : 0,
-                      .may_load = may};
+                      .may_load = may,
+                      .verify = verify};
   if (job.world_rank() == 0) memory.history = memory_history(config.run.dir);
   auto found = find_in_memory(memory, job, why);
   // A run that is complete ends with a checkpoint on storage.
@@ -187,20 +189,66 @@ std::optional<MemoryGeneration> search_memory(const PlannedJob& planned, const C
   return std::nullopt;
 }
 
-// Loads the newest state, from memory or storage, or makes start values.
+// A generation in memory that a thread reads into host memory while the training thread connects the ranks.
+struct MemoryLoad {
+  std::optional<MemoryGeneration> generation;  // none: nothing is read
+  std::unique_ptr<StateLoad> load;
+  std::string why;  // none was chosen; "": no node holds a segment of the run
+};
+
+// Fails, the same on all ranks, if checkpoints in memory do not fit. Collective.
+Result<MemoryLoad> begin_memory_load(const PlannedJob& planned, const CheckpointSearch& search,
+                                     const CheckpointSearch::MayLoad& may, Job& job, Device& device) {
+  const Config& config = planned.config;
+  Arena measuring(device);
+  const RankTensors tensors = allocate_rank(config, planned.mesh, measuring);
+  std::vector<StateShard> shards = state_shards(config, planned.mesh, tensors.store);
+  if (auto fits = agree(job, check_memory_budget(job, absolute_folder(config.run.dir), memory_segment_bytes(shards),
+                                                 state_buffer(shards).bytes));
+      !fits)
+    return fits.error();
+  MemoryLoad begun;
+  begun.generation = search_memory(planned, search, may, job, Verify::kWhileLoading, begun.why);
+  if (!begun.generation) return begun;
+  const MemoryGeneration& generation = *begun.generation;
+  std::unique_ptr<HostBuffer<char>> none;
+  auto load = StateLoad::begin({.from = generation.found,
+                                .manifest = job.world_rank() == 0 ? &generation.manifest : nullptr,
+                                .readers = generation.readers,
+                                .job = job,
+                                .device = device},
+                               std::move(shards), none);
+  if (load) {
+    begun.load = std::move(load).value();
+  } else {
+    begun.why = load.error().message;
+    begun.generation.reset();
+  }
+  return begun;
+}
+
+// Loads the newest state, from memory or storage, or makes start values. `checkpoints` holds the load of `memory`.
 Result<BegunState> begin_state(const PlannedJob& planned, CheckpointSearch& search,
-                               const CheckpointSearch::MayLoad& may, Checkpointer& checkpoints, Trainer& trainer,
-                               Job& job, StartupClock& startup) {
+                               const CheckpointSearch::MayLoad& may, MemoryLoad memory, Checkpointer& checkpoints,
+                               Trainer& trainer, Job& job, StartupClock& startup) {
   const PhaseScope phase(RunPhase::kLoad);
   BegunState begun;
-  std::string why;
+  std::string why = std::move(memory.why);
   if (planned.config.checkpoint.memory_every > 0) {
-    begun.memory = search_memory(planned, search, may, job, why);
-    if (begun.memory) {
-      const int64_t saved = search.found() ? search.found()->progress.steps : 0;
-      if (auto loaded = checkpoints.load(*begun.memory, saved); !loaded) {
+    const int64_t saved = search.found() ? search.found()->progress.steps : 0;
+    if (memory.generation) {
+      if (auto loaded = checkpoints.finish_begun(*memory.generation, saved); loaded)
+        begun.memory = std::move(memory.generation);
+      else
         why = loaded.error().message;
-        begun.memory.reset();
+    }
+    if (!begun.memory && !why.empty()) {  // a copy of what is damaged, or an older generation, may be good
+      begun.memory = search_memory(planned, search, may, job, Verify::kFirst, why);
+      if (begun.memory) {
+        if (auto loaded = checkpoints.load(*begun.memory, saved); !loaded) {
+          why = loaded.error().message;
+          begun.memory.reset();
+        }
       }
     }
     if (!why.empty() && job.world_rank() == 0) log_warn("checkpoints in memory are not used: {}", why);
@@ -378,25 +426,23 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
     const PhaseScope phase(RunPhase::kLoad);
     if (auto found = search.next(); !found) return found;
   }
+  MemoryLoad memory_load;
+  if (config.checkpoint.memory_every > 0) {
+    const PhaseScope phase(RunPhase::kLoad);
+    auto begun = begin_memory_load(planned, search, may, job, *device.value());
+    if (!begun) return begun.error();
+    memory_load = std::move(begun).value();
+  }
   startup.phase_done("search for a checkpoint");
 
   Arena arena(*device.value(), rank_bytes(config, mesh, *device.value()));
   startup.phase_done("arena");
   Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = *device.value(), .arena = arena},
                   {.startup = &startup, .tuning_dir = config.run.dir, .update = UpdateEnd::kNextStep});
-  if (config.checkpoint.memory_every > 0) {
-    const auto shards = state_shards(config, mesh, trainer.store().memory.tensors());
-    const std::string run_dir = absolute_folder(config.run.dir);
-    if (auto fits =
-            agree(job, check_memory_budget(job, run_dir, memory_segment_bytes(shards), state_buffer(shards).bytes));
-        !fits)
-      return fits;
-    if (const std::string warning = memory_every_warning(config.checkpoint); !warning.empty())
-      log_warn_alike("{}", warning);
-  }
   const ShownStreams shown(watchdog, trainer.runtime());
   log_run(config, mesh, inputs.order, arena);
-  for (const std::string& warning : {no_checkpoints_warning(config.checkpoint), epochs_warning(config, inputs.order)})
+  for (const std::string& warning : {memory_every_warning(config.checkpoint), no_checkpoints_warning(config.checkpoint),
+                                     epochs_warning(config, inputs.order)})
     if (!warning.empty()) log_warn_alike("{}", warning);
 
   const CheckpointContext checkpoint_context{.config = config,
@@ -408,13 +454,13 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                                              .store = trainer.store().memory.tensors(),
                                              .attempt = attempt,
                                              .texts = {{kDataOrder, to_text(inputs.order)}}};
-  Checkpointer checkpoints(checkpoint_context);
+  Checkpointer checkpoints(checkpoint_context, std::move(memory_load.load));
   startup.phase_done("checkpoint memory");
   checkpoints.set_may_publish([&] {
     flush_required_files();  // metrics.jsonl always contains every step that a checkpoint contains
     return lock.value() ? lock.value()->check() : Result<void>{};
   });
-  const auto state = begin_state(planned, search, may, checkpoints, trainer, job, startup);
+  const auto state = begin_state(planned, search, may, std::move(memory_load), checkpoints, trainer, job, startup);
   if (!state) return state.error();
   const RunProgress& begun = state.value().progress;
   auto changes = mesh.world_rank == 0 ? changes_since_last_start(config) : std::map<std::string, EventField>();

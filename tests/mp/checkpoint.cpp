@@ -65,14 +65,18 @@ struct Rank {
     Arena measuring;
     allocate_store(config, mesh, measuring);
     arena = std::make_unique<Arena>(*device, measuring.used());
-    checkpoints = std::make_unique<Checkpointer>(CheckpointContext{.config = config,
-                                                                   .requested = config,
-                                                                   .mesh = mesh,
-                                                                   .job = job,
-                                                                   .device = *device,
-                                                                   .compute = *compute,
-                                                                   .store = allocate_store(config, mesh, *arena),
-                                                                   .attempt = attempt});
+    store = allocate_store(config, mesh, *arena);
+    checkpoints = std::make_unique<Checkpointer>(context(job));
+  }
+  CheckpointContext context(Job& job) {
+    return {.config = config,
+            .requested = config,
+            .mesh = mesh,
+            .job = job,
+            .device = *device,
+            .compute = *compute,
+            .store = store,
+            .attempt = attempt};
   }
   ~Rank() {
     checkpoints.reset();
@@ -86,6 +90,7 @@ struct Rank {
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> compute;
   std::unique_ptr<Arena> arena;
+  StoreTensors store;
   std::unique_ptr<Checkpointer> checkpoints;
 };
 
@@ -142,6 +147,68 @@ TEST(Checkpointer, host_memory_holds_the_state_once) {
   for (const int64_t bytes : job.all_gather(rank.checkpoints->host_bytes())) all += bytes;
   EXPECT_GE(all, state);
   EXPECT_LE(all, state + 64 * 1024 * job.world_size());  // padding
+}
+
+// The bytes of the shards that this rank loads.
+std::string local_state(const Rank& rank) {
+  std::string bytes;
+  for (const StateShard& shard : state_shards(rank.config, rank.mesh, rank.store))
+    if (shard.local)
+      bytes.append(static_cast<const char*>(shard.memory.data), static_cast<size_t>(shard.memory.bytes()));
+  return bytes;
+}
+
+void fill_state(const Rank& rank, char first) {
+  for (const StateShard& shard : state_shards(rank.config, rank.mesh, rank.store))
+    for (int64_t i = 0; i < shard.memory.bytes(); ++i)
+      static_cast<char*>(shard.memory.data)[i] = static_cast<char>(first + i % 59);
+}
+
+// Reads while other ranks are connected, into memory laid out for an arena that does not exist yet.
+TEST(Checkpointer, a_load_may_begin_before_the_rank_has_its_memory) {
+  Job& job = *test_job();
+  for (const bool is_damaged : {false, true}) {
+    Rank rank(job);
+    fill_state(rank, 1);
+    const std::string saved = local_state(rank);
+    ASSERT_TRUE(rank.checkpoints->begin({.steps = 4, .samples = 8}));
+    ASSERT_TRUE(rank.checkpoints->finish());
+    rank.checkpoints.reset();
+    fill_state(rank, 2);
+    const std::string before = local_state(rank);
+    CheckpointSearch search(rank.dir, rank.attempt, job);
+    ASSERT_TRUE(search.next());
+    ASSERT_TRUE(search.found());
+    if (is_damaged && job.world_rank() == 0) {
+      const StoredShard& shard = search.manifest()->tensors.front().shards.front();
+      const std::string path = search.found()->folder + "/" + shard.file;
+      std::string bytes = read_all(path);
+      char& byte = bytes[static_cast<size_t>(shard.offset)];
+      byte = static_cast<char>(byte ^ 1);
+      write_all(path, bytes);
+    }
+    job.barrier();
+    MemoryGeneration generation{.found = *search.found()};
+    Arena measuring;
+    const StoreTensors absent = allocate_store(rank.config, rank.mesh, measuring);
+    std::unique_ptr<HostBuffer<char>> none;
+    auto load = StateLoad::begin({.from = generation.found,
+                                  .manifest = search.manifest(),
+                                  .readers = generation.readers,
+                                  .job = job,
+                                  .device = *rank.device},
+                                 state_shards(rank.config, rank.mesh, absent), none);
+    ASSERT_TRUE(load) << load.error().message;
+    EXPECT_EQ(job.all_gather(job.world_rank()).size(), static_cast<size_t>(job.world_size()));
+    rank.checkpoints = std::make_unique<Checkpointer>(rank.context(job), std::move(load).value());
+    const auto loaded = rank.checkpoints->finish_begun(generation, 3);
+    EXPECT_EQ(loaded.ok(), !is_damaged);
+    EXPECT_TRUE(local_state(rank) == (is_damaged ? before : saved));
+    EXPECT_EQ(rank.checkpoints->saved_step(), is_damaged ? 0 : 3);
+    // The checkpointer has its memory either way.
+    ASSERT_TRUE(rank.checkpoints->begin({.steps = 5, .samples = 10}));
+    ASSERT_TRUE(rank.checkpoints->finish());
+  }
 }
 
 // A checkpoint written by rank 0, and the requests of every rank: of each tensor its share of the last dim and one more
