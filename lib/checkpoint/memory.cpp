@@ -85,8 +85,8 @@ struct MemoryCheckpoints::Mapped {
 
   std::unique_ptr<MemorySegment> segment;
   Device& device;
-  bool is_mapped = false;            // by the thread of `mapping`
-  std::shared_future<void> mapping;  // none: the device does not copy into it
+  bool is_mapped = false;     // by the thread of `mapping`
+  std::future<void> mapping;  // none: the device has not copied into it
 };
 
 MemoryCheckpoints::MemoryCheckpoints(const Context& context)
@@ -192,29 +192,25 @@ Result<std::unique_ptr<MemoryCheckpoints>> MemoryCheckpoints::create(const Conte
     return agreed.error();
   }
   if (context.loaded != nullptr) made->complete_ = made->slot_ = context.loaded->slot;
-  made->map_own();
+  made->map_own(1 - made->complete_);
   if (context.loaded != nullptr) made->start(false, {});
   return made;
 }
 
-// Registers own segments with the device, alongside the first step: for a GPU that takes about 0.1 s per GB. First the
-// one that is written first.
-void MemoryCheckpoints::map_own() {
-  std::shared_future<void> before;
-  for (const int slot : {1 - complete_, complete_}) {
-    Mapped& mapped = *own_[static_cast<size_t>(slot)];
-    const auto map = [this, &mapped, before] {
-      if (before.valid()) before.wait();
-      device_.use_on_this_thread();
-      const MemorySegment& segment = *mapped.segment;
-      const auto done = device_.map_host(segment.memory(), static_cast<size_t>(segment.bytes()));
-      mapped.is_mapped = done.ok();
-      if (!done)
-        log_warn("{}: {}; so copies to it are slow, and training waits for them", segment.path(), done.error().message);
-    };
-    mapped.mapping = std::async(std::launch::async, map).share();
-    before = mapped.mapping;
-  }
+// Registers an own segment with the device, unless that has begun, on a thread: for a GPU it takes about 0.1 s per GB,
+// and calls of the driver may wait meanwhile. So create() registers the segment that is written first, alongside the
+// first step, and begin() the other.
+void MemoryCheckpoints::map_own(int slot) {
+  Mapped& mapped = *own_[static_cast<size_t>(slot)];
+  if (mapped.mapping.valid()) return;
+  mapped.mapping = std::async(std::launch::async, [this, &mapped] {
+    device_.use_on_this_thread();
+    const MemorySegment& segment = *mapped.segment;
+    const auto done = device_.map_host(segment.memory(), static_cast<size_t>(segment.bytes()));
+    mapped.is_mapped = done.ok();
+    if (!done)
+      log_warn("{}: {}; so copies to it are slow, and training waits for them", segment.path(), done.error().message);
+  });
 }
 
 MemoryCheckpoints::~MemoryCheckpoints() = default;  // the destructor of a future from std::async waits for its thread
@@ -258,6 +254,7 @@ void MemoryCheckpoints::begin(const RunProgress& completed) {
   stream_->record(*copied_);
   copying_ = true;
   start(true, completed);
+  map_own(1 - slot_);
 }
 
 void MemoryCheckpoints::before_update() {

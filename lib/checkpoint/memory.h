@@ -67,7 +67,7 @@ class MemoryCheckpoints {
   struct Mapped;  // a segment and its registration with the device
 
   explicit MemoryCheckpoints(const Context& context);
-  void map_own();
+  void map_own(int slot);
   void start(bool snapshot, const RunProgress& progress);
   Result<void> complete(int slot, const RunProgress& progress);
   Result<void> transfer(int slot);
