@@ -6,6 +6,7 @@
 #include <queue>
 #include <tuple>
 
+#include "lib/config/axis_fields.h"
 #include "lib/config/layer_counts.h"
 #include "lib/model/flops.h"
 #include "lib/schedule/pipeline.h"
@@ -38,6 +39,8 @@ Work work_of(const ModelConfig& model, const Layers& layers, Recompute recompute
 
 StageWork stage_work(const Config& config) {
   const ParallelConfig& p = config.parallel;
+  const ClusterConfig& cluster = config.cluster;
+  const bool one_node = ranks_along(AxisSet::outside({}), p) <= cluster.ranks_per_node;
   return {.model = config.model,
           .layers = layers_of_model(config),
           .layer_counts = layer_counts(config),
@@ -46,9 +49,9 @@ StageWork stage_work(const Config& config) {
           .cp = p.cp,
           .micro_batch = config.data.micro_batch,
           .recompute = p.recompute,
-          .rank_tflops = config.cluster.rank_tflops,
-          .node_gb_per_s = config.cluster.node_gb_per_s,
-          .network_gb_per_s = config.cluster.network_gb_per_s};
+          .rank_tflops = cluster.rank_tflops,
+          .node_gb_per_s = cluster.node_gb_per_s,
+          .stages_gb_per_s = one_node ? cluster.node_gb_per_s : cluster.network_gb_per_s};
 }
 
 }  // namespace
@@ -105,7 +108,7 @@ std::vector<StageCost> stage_costs(const StageWork& w) {
     // activations process bf16 elements; backward processes one and a half times as many.
     const double flops_per_element = 2 * kFlopsPerByte;
     StageCost cost{.forward = (linear / 3 + kCoreForward * core / 3 + flops_per_element * elements) / second,
-                   .transfer = rows / w.tp / (w.network_gb_per_s * 1e9)};
+                   .transfer = rows / w.tp / (w.stages_gb_per_s * 1e9)};
     const double weight = linear / 3 / second, transfers = count * tp_transfers;
     cost.backward =
         (linear / 3 + kCoreBackward * core * 2 / 3 + flops_per_element * (1.5 * elements + recomputed)) / second;

@@ -40,7 +40,8 @@ struct StageWork {
   Schedule schedule = Schedule::k1F1B;
   int tp = 1, cp = 1, micro_batch = 1;
   Recompute recompute = Recompute::kNone;
-  double rank_tflops = 0, node_gb_per_s = 0, network_gb_per_s = 0;  // cluster
+  double rank_tflops = 0, node_gb_per_s = 0;  // cluster
+  double stages_gb_per_s = 0;                 // that a rank sends to another stage; no plan depends on it
 };
 
 // Returns the costs of the virtual stages in seconds: by FLOPs, and of norms and activations by bytes, with repeated

@@ -206,7 +206,7 @@ std::vector<StageCost> plan_costs(const Workload& w) {
                  .recompute = w.recompute,
                  .rank_tflops = w.rank_tflops,
                  .node_gb_per_s = w.node_gb_per_s,
-                 .network_gb_per_s = w.network_gb_per_s};
+                 .stages_gb_per_s = w.network_gb_per_s};
   for (int stage = 0; stage < w.pp * w.chunks; ++stage) work.layer_counts.push_back(layers_of_stage(w, stage).count);
   return stage_costs(work);
 }

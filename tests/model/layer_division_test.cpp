@@ -138,5 +138,18 @@ TEST(LayerDivision, costs_of_stages_count_more_than_flops_and_what_is_repeated) 
   EXPECT_GE(full.backward, none.backward + none.forward);
 }
 
+TEST(LayerDivision, stages_of_one_node_send_at_its_rate) {
+  Config c = config_of(8, 4, 1, "even");
+  c.parallel.schedule = Schedule::kZbH1;
+  c.parallel.overlap_pp = false;
+  c.cluster.node_gb_per_s = 400;
+  c.cluster.network_gb_per_s = 50;
+  c.cluster.ranks_per_node = 4;
+  const double inside = stage_costs(c)[0].transfer, step = step_seconds(c, 8);
+  c.cluster.ranks_per_node = 2;
+  EXPECT_DOUBLE_EQ(stage_costs(c)[0].transfer, 8 * inside);
+  EXPECT_GT(step_seconds(c, 8), step);
+}
+
 }  // namespace
 }  // namespace tri
