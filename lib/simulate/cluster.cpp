@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lib/config/nearest.h"
+#include "lib/config/removed.h"
 #include "lib/config/value.h"
 #include "lib/config/yaml_reader.h"
 
@@ -97,6 +98,21 @@ const Constant* find_constant(const std::string& section, const std::string& key
   return nullptr;
 }
 
+// Constants of earlier versions. Files contain them with their neutral value, which is ignored.
+constexpr RemovedSetting kRemoved[] = {
+    {.section = "software",
+     .key = "fixed_s",
+     .neutral = "0",
+     .reason = "no measured step has a constant time, whatever the model",
+     .now = "software.layer_us is the time per layer and microbatch that no other constant covers",
+     .remedy = "delete the line"}};
+
+const RemovedSetting* removed_constant(std::string_view section, std::string_view key) {
+  const auto* const found = std::ranges::find_if(
+      kRemoved, [&](const RemovedSetting& removed) { return removed.section == section && removed.key == key; });
+  return found == std::end(kRemoved) ? nullptr : found;
+}
+
 // Returns "did you mean ...?", or lists the known names.
 std::string advice(const std::string& word, const std::string& prefix, const std::vector<std::string>& known,
                    const std::string& what) {
@@ -168,6 +184,7 @@ class ClusterParser : YamlReader {
 
   void read_constant(const std::string& section, const std::string& key, const YAML::Node& node,
                      const std::string& where) {
+    if (const RemovedSetting* removed = removed_constant(section, key)) return read_removed(*removed, node, where);
     const Constant* row = find_constant(section, key);
     if (!row)
       return add(where, fmt::format("{}.{}: unknown key; {}", section, key,
@@ -176,6 +193,14 @@ class ClusterParser : YamlReader {
     row->read(node, row->rule, cluster_, problems);
     for (const Problem& problem : problems) add(where, row->name() + problem.part + ": " + problem.text);
     given_.insert(row->name());
+  }
+
+  void read_removed(const RemovedSetting& removed, const YAML::Node& node, const std::string& where) {
+    double value = 0;
+    std::vector<Problem> problems;
+    read_value(node, make_rule<double>(at_least(0), 0.0), value, problems);
+    if (!problems.empty() || print_value(value) != removed.neutral)
+      add(where, fmt::format("{}.{} {}", removed.section, removed.key, removed.text()));
   }
 
   // A list of [m, n, k, tflops, scatter].

@@ -226,10 +226,7 @@ std::string to_json(const Simulation& s) {
   const nlohmann::ordered_json json{
       {"name", s.name},
       {"ranks", w.ranks()},
-      {"cluster",
-       {{"device", s.cluster.device.name},
-        {"software", s.cluster.software.name},
-        {"fixed_s", s.cluster.software.fixed_s}}},
+      {"cluster", {{"device", s.cluster.device.name}, {"software", s.cluster.software.name}}},
       {"layout", layout},
       {"step_s", s.step.seconds},
       {"uncertainty", s.cluster.uncertainty > 0 ? nlohmann::ordered_json(s.cluster.uncertainty) : nullptr},

@@ -51,7 +51,7 @@ class StepModel {
   }
 
   StepCosts costs() const {
-    StepCosts costs{.column = column(), .fixed = c_.software.fixed_s};
+    StepCosts costs{.column = column()};
     for (int stage = 0; stage < w_.pp * w_.chunks; ++stage) {
       costs.stages.push_back(stage_times(stage));
       costs.traffic.push_back(traffic(stage));
@@ -94,7 +94,7 @@ class StepModel {
     }
     const double reduced = w_.overlap_dp ? compute + earlier_reductions(reductions, compute)
                                          : compute + reductions * (w_.zero == 2 ? w_.num_microbatches() : 1);
-    return (reduced + optimizer_seconds(0)) * (1 + straggler_share()) + c_.software.fixed_s;
+    return (reduced + optimizer_seconds(0)) * (1 + straggler_share());
   }
 
   TransferLoads loads() const {
@@ -154,7 +154,6 @@ class StepModel {
     parts.bubble = times.makespan - times.busy[busiest] - parts.pp + turns;
     const double busy = end + gathered + turns;
     parts.stragglers = stragglers == Stragglers::kOn ? busy * straggler_share() : 0;
-    parts.fixed += c_.software.fixed_s;
     prediction.seconds = 0;
     for (const auto& [name, seconds] : named_parts(parts)) prediction.seconds += seconds;
     return prediction;

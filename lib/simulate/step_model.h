@@ -45,7 +45,6 @@ struct StepCosts {
   std::vector<ChunkTraffic> traffic;  // (pp · chunks)
   std::vector<double> optimizer;      // (pp)
   std::vector<double> tied;           // (pp): the sum of the gradients of a table that two stages share
-  double fixed = 0;
 };
 // Returns the components of predict_step(), before they are combined.
 StepCosts step_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);

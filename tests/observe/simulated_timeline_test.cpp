@@ -110,7 +110,6 @@ TEST(SimulatedTimeline, names_ranks_by_the_grid_of_the_job) {
 // The trace ends when the model predicts the end of the step, except for stragglers.
 TEST(SimulatedTimeline, lasts_as_long_as_the_prediction) {
   Cluster cluster;
-  cluster.software.fixed_s = 0.01;
   cluster.software.layer_us = 500;
   cluster.software.beside_slowdown = 0;  // of compute alongside dp: the trace shows compute without slowdown
   for (const int chunks : {1, 2})

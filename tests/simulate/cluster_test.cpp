@@ -1,6 +1,7 @@
 // Cluster files: what is refused and how, round trips, and that the files of the repository name their sources.
 #include "lib/simulate/cluster.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -46,6 +47,21 @@ TEST(Cluster, other_mistakes_are_refused) {
   EXPECT_NE(missing.error().message.find(
                 "/nowhere/cluster.yaml: cannot read the config: No such file or directory; expected a cluster file"),
             std::string::npos);
+}
+
+// Files of earlier versions have it with 0.
+TEST(Cluster, a_removed_constant_is_ignored_with_its_neutral_value_and_refused_with_another) {
+  for (const char* zero : {"0", "0.0"}) {
+    const auto cluster = parse_cluster(fmt::format("software:\n  fixed_s: {}\n", zero), "c.yaml", {});
+    ASSERT_TRUE(cluster) << cluster.error().message;
+    EXPECT_EQ(to_yaml(cluster.value()).find("fixed_s"), std::string::npos);
+  }
+  for (const char* other : {"0.01", "fast"})
+    EXPECT_EQ(error_of(fmt::format("software:\n  fixed_s: {}\n", other))
+                  .find("c.yaml:2: software.fixed_s was removed: no measured step has a constant time"),
+              0U)
+        << other;
+  EXPECT_NE(error_of("node:\n", {"software.fixed_s=1"}).find("delete the line"), std::string::npos);
 }
 
 // Like configs: lib/config/yaml_map.h.

@@ -68,10 +68,7 @@ class SimulatedStep {
     double end = 0;
     for (int stage = 0; stage < w_.pp; ++stage)
       end = std::max(end, add_dp(stage, segments[static_cast<size_t>(stage)]));
-    for (TimelineSegment& segment : segments) {
-      add_span(segment, kHost, kStep, 0, end + costs_.fixed);
-      if (costs_.fixed > 0) add_span(segment, kHost, kFixed, end, end + costs_.fixed);
-    }
+    for (TimelineSegment& segment : segments) add_span(segment, kHost, kStep, 0, end);
     return segments;
   }
 
