@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,18 +13,34 @@
 #include "lib/config/schema.h"
 #include "lib/observe/status/check_report.h"
 #include "lib/report/picture.h"
+#include "lib/simulate/step_memory.h"
 #include "lib/train/inputs.h"
 
 namespace tri {
 namespace {
 
 struct CheckOptions {
-  std::string config, svg;  // svg: the file of the picture
+  std::string config, cluster, svg;  // svg: the file of the picture
   std::vector<std::string> overrides;
   std::vector<std::string> get;
   int ranks = 0;  // 0: what the config's mesh has
   bool fields = false, schema = false, reference = false, no_data = false, json = false, verbose = false;
 };
+
+// Plans for GPUs of the cluster file. Without one, parallel.schedule: auto chooses among schedules that fit into an
+// H100, on which the defaults of cluster.* are based.
+Result<JobPlan> plan_on_machines(const Config& config, const std::optional<Cluster>& cluster, int ranks) {
+  if (cluster) {
+    if (auto known = check_numbers(config, *cluster); !known) return known.error();
+    return plan_job(config, facts_on_paper(config, ranks, gpu_of(*cluster), free_bytes_of(*cluster)));
+  }
+  const bool assumes = config.parallel.schedule == Schedule::kAuto;
+  auto plan =
+      plan_job(config, facts_on_paper(config, ranks, {}, assumes ? std::optional(kFreeBytesOfH100) : std::nullopt));
+  if (plan && assumes && plan.value().device.kind == DeviceKind::kCuda)
+    plan.value().lines.emplace_back("the memory is that of an H100; --cluster FILE plans for another GPU");
+  return plan;
+}
 
 Result<void> report(const CheckOptions& options, const Config& config, const JobPlan& plan, int ranks) {
   if (!options.json)
@@ -62,9 +79,16 @@ Result<void> check(const CheckOptions& options) {
   if (!parsed) return parsed.error();
   const auto ranks = planned_ranks(parsed.value(), options.ranks);
   if (!ranks) return ranks.error();
+  std::optional<Cluster> cluster;
+  if (!options.cluster.empty()) {
+    auto read = read_cluster(options.cluster);
+    if (!read) return read.error();
+    cluster = std::move(read).value();
+    parsed.value() = on_machines_of(*cluster, std::move(parsed).value());
+  }
   auto config = resolve_config(std::move(parsed).value(), ranks.value());
   if (!config) return config.error();
-  const auto plan = plan_job(config.value(), facts_on_paper(config.value(), ranks.value()));
+  const auto plan = plan_on_machines(config.value(), cluster, ranks.value());
   if (!plan) return plan.error();
   if (!options.svg.empty())
     if (auto written = write_file(options.svg, mesh_picture(config.value())); !written) return written;
@@ -90,6 +114,8 @@ void add_check_command(Command& app, int& status) {
       ->add_option("--ranks,--gpus", options->ranks,
                    "Number of MPI ranks to plan for; may be omitted if parallel.dp is given")
       ->check(in_range(1, kMostRanks));
+  command->add_option("--cluster", options->cluster,
+                      "Cluster file, such as one of configs/clusters/: decide what auto means for its GPUs' memory");
   command->add_option("--set", options->overrides, "section.key=value; repeatable");
   command->add_option("--get", options->get, "section.key: print only this field, as the run will use it; repeatable");
   command->add_flag("--no-data", options->no_data,

@@ -5,6 +5,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/shared_limit.h"
 #include "lib/comm/peer/memory.h"
+#include "lib/config/axis_fields.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/engine/wanted_copies.h"
 #include "lib/optim/flat_layout.h"
@@ -35,10 +36,12 @@ bool on_one_machine(const std::vector<int>& group, const JobFacts& facts) {
                      [&](int rank) { return facts[static_cast<size_t>(rank)].machine == machine; });
 }
 
-JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gpu) {
+JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gpu, std::optional<int64_t> free_bytes) {
   const bool gpus =
       config.run.device == DeviceChoice::kCuda || (config.run.device == DeviceChoice::kAuto && visible_gpus().ok());
   const int a_node = config.cluster.ranks_per_node;
+  Arena measuring(gpu);
+  if (gpus && free_bytes) take_kernel_workspace(config, mesh_of(config, 0), measuring);
   JobFacts facts;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string node = fmt::format("node {}", rank / a_node);
@@ -46,6 +49,9 @@ JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gp
     if (!gpus) continue;
     f.gpus = {fmt::format("GPU of rank {}", rank)};
     f.gpu = gpu;
+    if (!free_bytes) continue;
+    f.free_bytes = free_bytes;
+    f.workspace_bytes = measuring.used();
   }
   return facts;
 }

@@ -35,8 +35,11 @@ bool on_one_machine(const std::vector<int>& group, const JobFacts& facts);  // w
 
 // Returns facts for ranks that do not exist, as `config` describes them: machines of cluster.ranks_per_node ranks that
 // can open each other's memory. Each rank has its own GPU `gpu` if run.device is cuda, or auto and this machine has a
-// GPU. Free memory is unknown.
-JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gpu = {});
+// GPU; `free_bytes` of that GPU's memory are free. Without GPUs, or without `free_bytes`, free memory is unknown.
+JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gpu = {},
+                        std::optional<int64_t> free_bytes = {});
+// Free bytes of an H100 of 80 GB at the start of a process (device.memory_gib of configs/clusters/h100.yaml).
+inline constexpr int64_t kFreeBytesOfH100 = (int64_t{786} << 30) / 10;
 
 // Returns what can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);

@@ -1,6 +1,7 @@
 #include "lib/engine/job_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -303,11 +304,57 @@ class Planner {
     const std::string times =
         fmt::format("pipelines of a step take an estimated {:.4g} ms with {} and {:.4g} ms with {}", 1e3 * seconds,
                     enum_name(whole), 1e3 * split_seconds, enum_name(split));
+    Config tried = with_plan(config_, plan_);
+    tried.parallel.schedule = whole;
+    const auto available = available_bytes(tried);
+    if (!available)
+      return split_seconds < seconds ? choose(split, times + "; the free memory is unknown") : choose(whole, times);
+    const MemoryNeed need = need_of(whole, *available), split_need = need_of(split, *available);
+    const auto needs = [](const MemoryNeed& of) {
+      return fmt::format("needs {} of {} per rank", format_bytes(of.bytes), format_bytes(of.available));
+    };
+    if (!need.recompute && !split_need.recompute) {
+      const std::string why =
+          fmt::format("neither fits: {} {}, {} {}", enum_name(whole), needs(need), enum_name(split), needs(split_need));
+      plan_.warnings.push_back("parallel.schedule: auto: " + why + "; use more ranks, or more recompute");
+      return choose(need.bytes <= split_need.bytes ? whole : split, times + "; " + why);
+    }
+    if (!need.recompute) return choose(split, times + ", and the former " + needs(need));
     if (split_seconds >= seconds) return choose(whole, times);
-    const std::optional<Recompute> needed = recompute_that_fits(split), least = recompute_that_fits(whole);
-    if (needed && (*needed > *least || *needed > p.recompute))
-      return choose(whole, times + ", but the latter needs more memory than there is");
-    choose(split, times + (needed ? "" : "; the free memory is unknown"));
+    if (!split_need.recompute) return choose(whole, times + ", but the latter " + needs(split_need));
+    if (*split_need.recompute > *need.recompute)
+      return choose(whole, times + ", but the latter fits only with parallel.recompute: " +
+                               std::string(enum_name(*split_need.recompute)));
+    choose(split, times);
+  }
+
+  // The memory that a schedule needs.
+  struct MemoryNeed {
+    std::optional<Recompute> recompute;  // the first level, of those that the config allows, that fits on every rank
+    int64_t bytes = 0, available = 0;    // of the rank with the least to spare, with that level, else with the last
+  };
+
+  // `available`: as of available_bytes().
+  MemoryNeed need_of(Schedule schedule, const std::map<int, int64_t>& available) const {
+    Config tried = with_plan(config_, plan_);
+    tried.parallel.schedule = schedule;
+    MemoryNeed need;
+    for (const Recompute level : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
+      if (config_.parallel.recompute != Recompute::kAuto && config_.parallel.recompute != level) continue;
+      tried.parallel.recompute = level;
+      need = {.recompute = level, .bytes = 0, .available = std::numeric_limits<int64_t>::max()};
+      for (const auto& [stage, bytes] : available) {
+        Arena measuring;
+        allocate_rank(tried, mesh_of(tried, 0).moved("pp", stage), measuring);
+        if (bytes - measuring.used() < need.available - need.bytes) {
+          need.bytes = measuring.used();
+          need.available = bytes;
+        }
+      }
+      if (need.bytes <= need.available) return need;
+    }
+    need.recompute.reset();
+    return need;
   }
 
   // auto: chooses the first level that fits into every rank's memory.
@@ -433,8 +480,9 @@ std::string to_string(const JobPlan& plan) {
   return text;
 }
 
-Result<Config> plan_on_paper(const Config& config, int ranks, const GpuProperties& gpu) {
-  const auto plan = plan_job(config, facts_on_paper(config, ranks, gpu));
+Result<Config> plan_on_paper(const Config& config, int ranks, const GpuProperties& gpu,
+                             std::optional<int64_t> free_bytes) {
+  const auto plan = plan_job(config, facts_on_paper(config, ranks, gpu, free_bytes));
   if (!plan) return plan.error();
   return with_plan(config, plan.value());
 }

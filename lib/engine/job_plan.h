@@ -53,7 +53,8 @@ std::string to_string(const JobPlan& plan);
 
 // Returns `config`, resolved for `ranks`, with the plan for facts_on_paper(), so that memory can be planned without a
 // job.
-Result<Config> plan_on_paper(const Config& config, int ranks, const GpuProperties& gpu = {});
+Result<Config> plan_on_paper(const Config& config, int ranks, const GpuProperties& gpu = {},
+                             std::optional<int64_t> free_bytes = {});
 
 struct PlannedJob {
   // as set by the config file and the command line, nothing derived: for config.yaml. Set by load_job_config

@@ -46,6 +46,15 @@ std::string bucket_note(const Simulation& s) {
       larger.bucket_elements, s.workload.bucket_elements, seconds_text(step.seconds), seconds_text(s.step.seconds));
 }
 
+// Returns `config` with some value in place of auto. problem_of() does not depend on which.
+Config without_auto(Config config) {
+  ParallelConfig& p = config.parallel;
+  if (p.recompute == Recompute::kAuto) p.recompute = Recompute::kNone;
+  if (p.schedule == Schedule::kAuto) p.schedule = p.chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+  if (p.ep_transfers == Transfers::kAuto) p.ep_transfers = Transfers::kCollectives;
+  return config;
+}
+
 std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& options) {
   std::vector<std::string> notes;
   if (options.program == Program::kFsdp)
@@ -97,22 +106,22 @@ Result<Config> resolve_for(Program program, Config parsed, int ranks) {
 Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const WorkloadOptions& options) {
   const bool is_program = options.program != Program::kTrireme;
   if (auto known = check_numbers(asked, cluster); !known) return known.error();
+  // Checked before the job is planned, which lists the actions of all microbatches.
+  if (const std::string problem = problem_of(workload_of(without_auto(asked))); !problem.empty())
+    return usage_error("{}", problem);
   auto planned = is_program ? Result<Config>(asked) : planned_for(asked, cluster);
   if (!planned) return planned.error();
   Config config = std::move(planned).value();
-  // Checked before the memory plan, which lists the actions of all microbatches.
-  Config timed = config;
-  if (timed.parallel.recompute == Recompute::kAuto) timed.parallel.recompute = Recompute::kNone;
-  if (const std::string problem = problem_of(workload_of(timed)); !problem.empty()) return usage_error("{}", problem);
   const GpuProperties gpu = gpu_of(cluster);
   Simulation simulation;
   simulation.name = config.run.name;
   simulation.cluster = cluster;
   simulation.room_bytes = room_of(cluster);
   const bool is_other = is_program || options.cp > 1;  // only this program can plan its memory
-  const bool is_auto = config.parallel.recompute == Recompute::kAuto;
-  if (is_auto)
-    config.parallel.recompute = is_other ? Recompute::kNone : planned_recompute(config, gpu, simulation.room_bytes);
+  const bool is_auto = asked.parallel.recompute == Recompute::kAuto;
+  if (is_auto && is_other) config.parallel.recompute = Recompute::kNone;
+  if (config.parallel.recompute == Recompute::kAuto)
+    config.parallel.recompute = planned_recompute(config, gpu, simulation.room_bytes);
   simulation.workload = workload_of(config);
   simulation.workload.documents = options.documents;
   Workload& w = simulation.workload;
@@ -137,6 +146,11 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   simulation.step = predict_step(w, cluster, RingTimes(cluster), options.stragglers);
   simulation.goodput = goodput(cluster, w.ranks(), checkpoint_bytes(w) / (cluster.network.storage_gb_per_s * 1e9));
   simulation.notes = notes_of(simulation, options);
+  if (asked.parallel.schedule == Schedule::kAuto &&
+      static_cast<double>(simulation.memory_bytes) > simulation.room_bytes)
+    simulation.notes.push_back(fmt::format(
+        "parallel.schedule: auto: no schedule fits; {} needs the least memory; use more ranks, or more recompute",
+        enum_name(w.schedule)));
   return simulation;
 }
 

@@ -362,17 +362,23 @@ Result<void> check_numbers(const Config& config, const Cluster& cluster) {
       cluster.device.name);
 }
 
-Result<Config> planned_for(Config config, const Cluster& cluster) {
-  if (auto known = check_numbers(config, cluster); !known) return known.error();
+Config on_machines_of(const Cluster& cluster, Config config) {
   config.cluster.ranks_per_node = cluster.node.ranks;
   if (config.run.device == DeviceChoice::kAuto) config.run.device = DeviceChoice::kCuda;
-  const auto ranks = static_cast<int>(ranks_along(AxisSet::outside({}), config.parallel));
-  return plan_on_paper(config, ranks, gpu_of(cluster));
+  return config;
 }
 
+Result<Config> planned_for(Config config, const Cluster& cluster) {
+  if (auto known = check_numbers(config, cluster); !known) return known.error();
+  config = on_machines_of(cluster, std::move(config));
+  const auto ranks = static_cast<int>(ranks_along(AxisSet::outside({}), config.parallel));
+  return plan_on_paper(config, ranks, gpu_of(cluster), free_bytes_of(cluster));
+}
+
+int64_t free_bytes_of(const Cluster& cluster) { return static_cast<int64_t>(cluster.device.memory_gib * kGib); }
+
 double room_of(const Cluster& cluster) {
-  return static_cast<double>(
-      room_for_arena(DeviceKind::kCuda, static_cast<int64_t>(cluster.device.memory_gib * kGib), cluster.node.ranks));
+  return static_cast<double>(room_for_arena(DeviceKind::kCuda, free_bytes_of(cluster), cluster.node.ranks));
 }
 
 }  // namespace tri

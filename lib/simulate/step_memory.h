@@ -34,11 +34,17 @@ Recompute planned_recompute(const Config& config, const GpuProperties& gpu, doub
 // Fails with kUsage if the config's GEMMs are in FP8 and the cluster's devices do not support it.
 Result<void> check_numbers(const Config& config, const Cluster& cluster);
 
+// Returns `config` with the number of ranks per node of the cluster file, and with run.device: auto replaced by cuda.
+Config on_machines_of(const Cluster& cluster, Config config);
+
 // Returns `config`, which is resolved for its ranks, with what its job would decide on the cluster's machines, as input
-// for planned_bytes and workload_of. Keeps recompute: auto. Fails with kUsage if the job would reject the config.
+// for planned_bytes and workload_of. Keeps recompute: auto with run.device: cpu. Fails with kUsage if the job would
+// reject the config.
 Result<Config> planned_for(Config config, const Cluster& cluster);
 
 inline constexpr double kGib = 1024.0 * 1024 * 1024;  // bytes
+
+int64_t free_bytes_of(const Cluster& cluster);  // of a rank's device, before the start
 
 // Returns the bytes of a rank's device that the arena may use; the rest is for communicators and libraries.
 double room_of(const Cluster& cluster);

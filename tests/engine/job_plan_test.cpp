@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "lib/config/axis_fields.h"
@@ -350,6 +351,45 @@ TEST(PlanJob, schedule_auto_is_the_fastest_that_fits_on_every_rank) {
   EXPECT_EQ(chosen(on_cpus(1, 1)), Schedule::k1F1B);
   config.parallel.schedule = Schedule::kGpipe;
   EXPECT_FALSE(value_or_throw(plan_job(config, on_cpus(1, 1))).schedule) << "the config's own";
+}
+
+// Without hardware too: the memory of 1F1B, which zb_h1 exceeds, then less than both need.
+TEST(PlanJob, schedule_auto_on_paper_fits_into_the_memory_that_a_gpu_has) {
+  Config config = config_of({.pp = 4});
+  config.run.device = DeviceChoice::kCuda;
+  config.precision.compute = Dtype::kBF16;
+  config.parallel.schedule = Schedule::kAuto;
+  const auto planned = [&](std::optional<int64_t> free_bytes) {
+    return value_or_throw(plan_job(config, facts_on_paper(config, 4, {}, free_bytes)));
+  };
+  EXPECT_EQ(planned({}).schedule, Schedule::kZbH1);
+  EXPECT_NE(to_string(planned({})).find("the free memory is unknown"), std::string::npos);
+  const auto bytes_of = [&](Schedule schedule) {
+    Config tried = with_plan(config, planned({}));
+    tried.parallel.schedule = schedule;
+    int64_t most = 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      Arena arena;
+      allocate_rank(tried, mesh_of(tried, rank), arena);
+      most = std::max(most, arena.used());
+    }
+    return most;
+  };
+  const int64_t whole = bytes_of(Schedule::k1F1B), split = bytes_of(Schedule::kZbH1), reserved = 2 * kGiB;
+  ASSERT_LT(whole, split);
+  EXPECT_EQ(planned(reserved + split).schedule, Schedule::kZbH1);
+  const JobPlan less = planned(reserved + split - 1), least = planned(reserved + whole - 1);
+  EXPECT_EQ(less.schedule, Schedule::k1F1B);
+  EXPECT_NE(to_string(less).find("but the latter needs "), std::string::npos) << to_string(less);
+  EXPECT_EQ(planned(reserved + whole).schedule, Schedule::k1F1B);
+  EXPECT_EQ(least.schedule, Schedule::k1F1B) << "it needs the least";
+  const auto warns = [](const JobPlan& plan) {
+    return std::ranges::any_of(plan.warnings, [](const std::string& warning) {
+      return warning.starts_with("parallel.schedule: auto: neither fits: 1f1b needs ");
+    });
+  };
+  EXPECT_TRUE(warns(least)) << to_string(least);
+  EXPECT_FALSE(warns(less)) << to_string(less);
 }
 
 TEST(PlanJob, chunks_of_sequences_are_whole_tiles_on_gpus) {

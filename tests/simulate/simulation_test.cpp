@@ -39,6 +39,31 @@ TEST(Simulation, memory_is_that_of_sharded_weights_and_split_sequences) {
   }
 }
 
+// zb_h1 would be faster, but takes 86 GiB.
+TEST(Simulation, schedule_auto_fits_into_the_memory_of_the_cluster_file) {
+  const auto of = [](double gib, const std::string& chunks) {
+    Cluster cluster = h100();
+    cluster.device.memory_gib = gib;
+    return simulated(
+        "llama_8b", 8,
+        {"parallel.tp=1", "parallel.pp=4", "parallel.schedule=auto", "parallel.recompute=selective", chunks}, {},
+        cluster);
+  };
+  for (const char* chunks : {"parallel.chunks=1", "parallel.chunks=2"}) {
+    const Simulation small = of(78.6, chunks), large = of(141, chunks), none = of(40, chunks);
+    EXPECT_LE(static_cast<double>(small.memory_bytes), small.room_bytes) << chunks;
+    EXPECT_FALSE(splits_backward(small.workload.schedule)) << chunks;
+    EXPECT_LE(static_cast<double>(large.memory_bytes), large.room_bytes) << chunks;
+    EXPECT_EQ(none.workload.schedule, small.workload.schedule) << "none fits: the one that needs the least";
+    const auto says = [](const Simulation& s) {
+      return to_text(s).find("auto: no schedule fits") != std::string::npos;
+    };
+    EXPECT_TRUE(says(none)) << to_text(none);
+    EXPECT_FALSE(says(small)) << to_text(small);
+  }
+  EXPECT_EQ(of(141, "parallel.chunks=1").workload.schedule, Schedule::kZbH1);
+}
+
 // Between machines the transfer of a group of heads overlaps attention over another; with a window hardly anything is
 // sent.
 TEST(Simulation, exposes_less_of_the_keys_that_overlap_attention) {

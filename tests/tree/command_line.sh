@@ -64,6 +64,11 @@ says 2 'parallel.tp 3 does not divide model.heads 40' plan "$source_dir/configs/
 says 2 '--rows x can be combined only with --as, --cluster, --cluster-set and --json' simulate --rows x --ranks 8
 says 2 '--rows x predicts the rows of this file and accepts no config; omit y' simulate y --rows x
 says 2 'expected a CSV file as in configs/published/' simulate --rows nowhere.csv
+auto=(check "$source_dir/configs/llama_8b.yaml" --ranks 8 --no-data --set parallel.tp=1 --set parallel.pp=4
+  --set parallel.schedule=auto --set parallel.recompute=selective)
+says 0 'the latter needs 86.52 GiB of 75.46 GiB per rank' "${auto[@]}"
+says 0 'schedule: 1f1b (parallel.schedule: auto' "${auto[@]}" --cluster "$source_dir/configs/clusters/h100.yaml"
+says 0 'schedule: zb_h1 (parallel.schedule: auto' "${auto[@]}" --cluster "$source_dir/configs/clusters/h200.yaml"
 # Only one suggestion is made at a time, and none that does not exist.
 for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --network' '--startup --schedules'; do
   # shellcheck disable=SC2086
