@@ -35,9 +35,7 @@ Result<void> check_output(const std::string& path) {
 Result<void> plan(const PlanArguments& options) {
   if (!options.output.empty())
     if (auto may = check_output(options.output); !may) return may;
-  auto text = read_config_text(options.config);
-  if (!text) return text.error();
-  auto parsed = parse_config(text.value(), options.config, options.overrides);
+  auto parsed = read_run_config(options.config, options.overrides);
   if (!parsed) return parsed.error();
   if (options.fp8) parsed.value().precision.gemm = GemmFormat::kFp8;
   PlanOptions requested = options.plan;

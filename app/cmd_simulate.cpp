@@ -40,7 +40,7 @@ struct SimulateOptions {
   NetworkOptions network;
   std::string placement = "packed";
   bool json = false, fp8 = false, fsdp = false, shows_network = false, startup = false, faults = false,
-       schedules = false, help_cluster = false, no_stragglers = false;
+       schedules = false, help_cluster = false, no_stragglers = false, sets_most_ranks = false;
 };
 
 // Returns ", steps ± 4.3 %", or "".
@@ -179,11 +179,14 @@ Result<void> run_simulation(const SimulateOptions& requested) {
   if (!options.rows.empty()) return show_errors(options, program);
   options.workload.program = program.value_or(Program::kTrireme);
   if (options.config.empty() || options.cluster.empty())
-    return usage_error(
-        "simulate needs CONFIG and --cluster FILE (see configs/clusters/), or --rows FILE, or --constants");
-  auto text = read_config_text(options.config);
-  if (!text) return text.error();
-  auto parsed = parse_config(text.value(), options.config, options.overrides);
+    return usage_error("simulate needs {}, or --rows FILE, or --constants",
+                       options.cluster.empty() ? fmt::format("{}--cluster FILE (see configs/clusters/)",
+                                                             options.config.empty() ? "CONFIG and " : "")
+                                               : "CONFIG");
+  if (options.sets_most_ranks && options.scaling.empty() && !options.startup && options.page.empty())
+    return usage_error("--to {}: only --scaling, --startup and --report have a largest number of ranks",
+                       options.most_ranks);
+  auto parsed = read_run_config(options.config, options.overrides);
   if (!parsed) return parsed.error();
   auto cluster = read_cluster(options.cluster, options.constants);
   if (!cluster) return cluster.error();
@@ -253,9 +256,10 @@ void add_simulate_command(Command& app, int& status) {
                        "Print strong scaling (the same batch) or weak scaling (a batch that grows) with more "
                        "replicas")
           ->check(choice_of({"strong", "weak"}));
-  command->add_option("--to", options->most_ranks, "Largest number of ranks of --scaling, --startup and --report")
-      ->check(in_range(1, kMostRanks))
-      ->capture_default_str();
+  auto* to =
+      command->add_option("--to", options->most_ranks, "Largest number of ranks of --scaling, --startup and --report")
+          ->check(in_range(1, kMostRanks))
+          ->capture_default_str();
   auto* startup = command
                       ->add_flag("--startup", options->startup,
                                  "Print the calls, messages, bytes and time of a start for growing numbers of ranks")
@@ -303,7 +307,10 @@ void add_simulate_command(Command& app, int& status) {
       "Print one JSON object, with --scaling or --startup a list with one per number of ranks, with --faults or "
       "--schedules one per row; times in seconds");
   command->add_flag("--constants", options->help_cluster, "Print every constant of a cluster file: default, meaning");
-  on_run(command, status, [options] { return run_simulation(*options); });
+  on_run(command, status, [options, to] {
+    options->sets_most_ranks = to->count() > 0;
+    return run_simulation(*options);
+  });
 }
 
 }  // namespace tri

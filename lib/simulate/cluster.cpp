@@ -142,8 +142,12 @@ class ClusterParser : YamlReader {
   void read_override(const std::string& text) {
     const std::string where = "--cluster-set " + text;
     const size_t equals = text.find('='), dot = text.find('.');
-    if (equals == text.npos || dot == text.npos || dot > equals)
+    if (equals == text.npos || dot == text.npos || dot > equals) {
+      for (const Constant& row : constants().rows)
+        if (equals != text.npos && row.key == text.substr(0, equals))
+          return add(where, "did you mean " + row.name() + text.substr(equals) + "?");
       return add(where, "expected section.key=value, such as node.ranks=8");
+    }
     const std::string section = text.substr(0, dot), key = text.substr(dot + 1, equals - dot - 1);
     if (std::ranges::count(section_names(), section) == 0)
       return add(where, section + ": unknown section; " + advice(section, "", section_names(), "sections"));
@@ -244,7 +248,21 @@ Result<Cluster> read_cluster(const std::string& path, const std::vector<std::str
     return usage_error(
         "{}; expected a cluster file: choose one from configs/clusters/, or write one with `trireme bench calibrate`",
         text.error().message);
-  return parse_cluster(text.value(), path, overrides);
+  auto cluster = parse_cluster(text.value(), path, overrides);
+  if (!cluster && !parse_cluster(text.value(), path, {}) && parse_config(text.value(), path, {}))
+    return usage_error("{}: this is a run config; --cluster needs a cluster file, such as one of configs/clusters/",
+                       path);
+  return cluster;
+}
+
+Result<Config> read_run_config(const std::string& path, const std::vector<std::string>& overrides) {
+  const auto text = read_config_text(path);
+  if (!text) return text.error();
+  auto config = parse_config(text.value(), path, overrides);
+  if (!config && parse_cluster(text.value(), path, {}))
+    return usage_error(
+        "{}: this is a cluster file, which --cluster needs; CONFIG is a run config, such as those in configs/", path);
+  return config;
 }
 
 std::string to_yaml(const Cluster& cluster) {

@@ -42,6 +42,8 @@ struct Cluster {
 Result<Cluster> parse_cluster(std::string_view yaml_text, const std::string& file_name,
                               const std::vector<std::string>& overrides);
 Result<Cluster> read_cluster(const std::string& path, const std::vector<std::string>& overrides = {});
+// Reads and parses a run config. Fails with kUsage like parse_config, and names a cluster file as such.
+Result<Config> read_run_config(const std::string& path, const std::vector<std::string>& overrides);
 
 // Writes every constant of every section; parse_cluster returns an equal Cluster.
 std::string to_yaml(const Cluster& cluster);

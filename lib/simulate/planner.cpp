@@ -35,6 +35,11 @@ bool may_be_slower(const Candidate& a, const Candidate& b) {
   return std::tie(a.bound, a.order) > std::tie(b.bound, b.order);
 }
 
+// Names the number `batch` that dp and micro-batches must divide.
+const char* batch_text(const Workload& base, int batch) {
+  return batch == base.global_batch ? "data.global_batch" : "the sizes of data.batch_ramp, multiples of";
+}
+
 // Returns "" or the problem with a pinned number.
 // `batch`: the number that dp must divide. `may_divide_samples`: the search may choose a cp above 1.
 std::string problem_of(const PinnedLayout& pinned, const Workload& base, const Cluster& cluster, int ranks, int batch,
@@ -45,6 +50,8 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
                ? fmt::format("parallel.{} {} does not divide {} {}", field, *value, what, number)
                : "";
   };
+  if (pinned.ep.value_or(1) > 1 && m.experts == 0)
+    return fmt::format("parallel.ep {} divides experts, but model.experts is 0", *pinned.ep);
   for (const SizeOverTp& divided : sizes_over_tp(m))
     if (pinned.tp && divided.size % *pinned.tp != 0)
       return fmt::format("parallel.tp {} does not divide {}", *pinned.tp, divided.text);
@@ -54,9 +61,7 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
     return fmt::format("parallel.cp: 2 x {} does not divide model.seq_len {}", cp, m.seq_len);
   for (const std::string& problem :
        {check("tp", pinned.tp, "model.seq_len", m.seq_len), check("tp", pinned.tp, "node.ranks", cluster.node.ranks),
-        check("ep", pinned.ep, "model.experts", m.experts),
-        check("dp", pinned.dp,
-              batch == base.global_batch ? "data.global_batch" : "the sizes of data.batch_ramp, multiples of", batch)})
+        check("ep", pinned.ep, "model.experts", m.experts), check("dp", pinned.dp, batch_text(base, batch), batch)})
     if (!problem.empty()) return problem;
   const int64_t together = int64_t{tp} * cp * pp * dp * base.ranks_of_others(kOtherAxes);
   const bool all = pinned.tp && pinned.pp && pinned.dp && (pinned.cp || !may_divide_samples);
@@ -158,8 +163,17 @@ class Search {
   double least_bytes() const { return least_bytes_; }
   // Returns the problem with a pinned number, or "".
   std::string problem() const {
-    return problem_of(options_.pinned, base_, cluster_, options_.ranks, batch_sizes(config_).divisor(),
-                      space_.context_degrees().size() > 1);
+    const int batch = batch_sizes(config_).divisor();
+    if (const int size = options_.micro_batch; size > 0 && batch % size != 0)
+      return fmt::format("data.micro_batch {} does not divide {} {}", size, batch_text(base_, batch), batch);
+    return problem_of(options_.pinned, base_, cluster_, options_.ranks, batch, space_.context_degrees().size() > 1);
+  }
+
+  // Whether some mesh of so many ranks obeys the rules, so that only its pipeline does not match what is pinned.
+  bool has_mesh() const {
+    return std::ranges::any_of(space_.meshes(options_.ranks, Division::kAny), [&](const ParallelLayout& mesh) {
+      return simulates(mesh) && leaves(mesh) && has_layout(mesh);
+    });
   }
 
   // Times the layout with the least bound next, until the least bound is above the times of all kept layouts: then no
@@ -432,6 +446,9 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
   if (const std::string problem = walk.problem(); !problem.empty()) return usage_error("{}", problem);
   PlanSearch search = walk.run();
   search.seconds = seconds_since(begin);
+  if (search.tried == 0 && walk.has_mesh())
+    return usage_error("no layout of {} ranks agrees with all fields of parallel that --set names; omit one of them",
+                       options.ranks);
   if (search.tried == 0)
     return usage_error(
         "no layout of {} ranks divides model.heads {}, model.layers {} and data.global_batch {} into at most {} "

@@ -182,6 +182,10 @@ class RowReader {
     if (!options_.program && !columns_.contains("as")) missing_.emplace_back("as (or give --as PROGRAM)");
     if (options_.cluster.empty() && !columns_.contains("cluster"))
       missing_.emplace_back("cluster (or give --cluster FILE)");
+    if (names.size() == 1 && !content.starts_with("source")) {
+      missing_ = {"source"};
+      return add(line, "expected a CSV file, whose first line names its columns as in configs/published/published.csv");
+    }
     for (const std::string& name : missing_) add(line, "has no column {}", name);
   }
 

@@ -62,6 +62,12 @@ std::vector<std::string> notes_of(const Simulation& s, const WorkloadOptions& op
         "--as fsdp: for published steps of PyTorch's FSDP to which no constant was fitted, predictions are off by 7 to "
         "18 % on average, and by up to 41 % (`trireme simulate --rows configs/published/never_fitted.csv`): an "
         "allocator that runs out of memory and retries is not modelled");
+  const int node = s.cluster.node.ranks, tp = s.workload.tp;
+  if (tp < node && node % tp != 0 && s.workload.ranks() > node)
+    notes.push_back(fmt::format(
+        "parallel.tp {} does not divide the {} ranks of a node: some tp groups span two nodes, but the step "
+        "is predicted as if each were on one",
+        tp, node));
   if (s.memory_estimated)
     notes.push_back("the memory is an estimate: only this program's own can be planned byte for byte");
   if (std::string note = experts_note(s.workload); !note.empty()) notes.push_back(std::move(note));
@@ -116,6 +122,7 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   Simulation simulation;
   simulation.name = config.run.name;
   simulation.cluster = cluster;
+  simulation.program = options.program;
   simulation.room_bytes = room_of(cluster);
   const bool is_other = is_program || options.cp > 1;  // only this program can plan its memory
   const bool is_auto = asked.parallel.recompute == Recompute::kAuto;
@@ -184,9 +191,10 @@ bool is_tight(double bytes, double room_bytes) { return bytes <= room_bytes && b
 std::string to_text(const Simulation& s) {
   const StepPrediction& step = s.step;
   const Cluster& c = s.cluster;
-  std::string text =
-      fmt::format("{} on {} of {} with {}, {} per node\n  {}\n", s.name, counted(s.workload.ranks(), "rank"),
-                  c.device.name, c.software.name, c.node.ranks, place_text(s.workload));
+  std::string text = fmt::format("{} on {} of {} with {}{}, {} per node\n  {}\n", s.name,
+                                 counted(s.workload.ranks(), "rank"), c.device.name, c.software.name,
+                                 s.program == Program::kTrireme ? "" : fmt::format(" as {}", enum_name(s.program)),
+                                 c.node.ranks, place_text(s.workload));
   text += fmt::format(
       "step: {}{}; {} tokens/s, {:.1f} TFLOP/s per rank, MFU {:.1f} % of {}, {:.1f} % with causal "
       "attention{}\n",

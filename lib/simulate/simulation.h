@@ -16,6 +16,7 @@ struct Simulation {
   std::string name;
   Workload workload;
   Cluster cluster;
+  Program program = Program::kTrireme;  // whose step it is; cluster.software.name is the one whose speeds it has
   StepPrediction step;
   int64_t memory_bytes = 0;       // of the fullest rank, from the program's own plan
   bool memory_estimated = false;  // without a plan, since the program has no cp and does not shard weights

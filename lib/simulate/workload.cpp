@@ -160,7 +160,8 @@ std::string problem_of(const Workload& w) {
                        w.micro_batch, w.dp);
   if (w.num_microbatches() > kMostMicrobatches)
     return fmt::format(
-        "a step has {} microbatches, more than {}: lower data.global_batch {}, or raise micro_batch or dp",
+        "a step has {} microbatches, more than {}: lower data.global_batch {}, or raise data.micro_batch or "
+        "parallel.dp",
         w.num_microbatches(), kMostMicrobatches, w.global_batch);
   if (w.chunks > 1 && !takes_chunks(w.schedule))
     return fmt::format("parallel.schedule {} does not support chunks; set parallel.chunks to 1", enum_name(w.schedule));

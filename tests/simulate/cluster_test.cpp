@@ -64,6 +64,23 @@ TEST(Cluster, a_removed_constant_is_ignored_with_its_neutral_value_and_refused_w
   EXPECT_NE(error_of("node:\n", {"software.fixed_s=1"}).find("delete the line"), std::string::npos);
 }
 
+TEST(Cluster, files_of_the_other_kind_are_named_as_such) {
+  const std::string configs = std::string(TRI_SOURCE_DIR) + "/configs/";
+  const auto cluster = read_cluster(configs + "llama_8b.yaml");
+  ASSERT_FALSE(cluster);
+  EXPECT_NE(cluster.error().message.find("llama_8b.yaml: this is a run config; --cluster needs a cluster file"),
+            std::string::npos)
+      << cluster.error().message;
+  const auto config = read_run_config(configs + "clusters/h100.yaml", {});
+  ASSERT_FALSE(config);
+  EXPECT_NE(config.error().message.find("h100.yaml: this is a cluster file"), std::string::npos)
+      << config.error().message;
+  EXPECT_TRUE(read_run_config(configs + "llama_8b.yaml", {"parallel.tp=2"}));
+  EXPECT_EQ(
+      error_of("node:\n", {"memory_gib=80"}).find("--cluster-set memory_gib=80: did you mean device.memory_gib=80?"),
+      0U);
+}
+
 // Like configs: lib/config/yaml_map.h.
 TEST(Cluster, merges_anchors_and_takes_one_document) {
   const auto merged =

@@ -70,6 +70,7 @@ TEST(PublishedRows, bad_files_are_rejected_with_their_lines) {
   };
   expect("", "is empty");
   expect("source,model\n", ":1: has no column value");
+  expect("run:\n  name: a\n", ":1: expected a CSV file");
   expect(std::string(kColumns) + "\n", "has no column as (or give --as PROGRAM)");
   expect(std::string(kColumns) + "\n", "has no rows", nemo());
   const std::string row = "a,b,1,1024,8,4096,2048,,8,8,1,,1,1,1,32,,step_s,5,";

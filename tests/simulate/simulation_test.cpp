@@ -64,6 +64,22 @@ TEST(Simulation, schedule_auto_fits_into_the_memory_of_the_cluster_file) {
   EXPECT_EQ(of(141, "parallel.chunks=1").workload.schedule, Schedule::kZbH1);
 }
 
+TEST(Simulation, says_that_tp_groups_span_nodes) {
+  Cluster cluster = h100();
+  cluster.node.ranks = 6;
+  const auto noted = [&](const std::string& tp) {
+    const Simulation s = simulated("llama_8b", 16, {"parallel.tp=" + tp}, {}, cluster);
+    return to_text(s).find("does not divide the 6 ranks of a node") != std::string::npos;
+  };
+  EXPECT_TRUE(noted("4"));
+  EXPECT_FALSE(noted("2"));
+}
+
+TEST(Simulation, names_the_program_whose_step_it_is) {
+  EXPECT_NE(to_text(simulated("llama_8b", 16, {}, {.program = Program::kFsdp})).find(" as fsdp, 8 per node"),
+            std::string::npos);
+}
+
 // Between machines the transfer of a group of heads overlaps attention over another; with a window hardly anything is
 // sent.
 TEST(Simulation, exposes_less_of_the_keys_that_overlap_attention) {

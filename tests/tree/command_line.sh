@@ -64,6 +64,9 @@ says 2 'parallel.tp 3 does not divide model.heads 40' plan "$source_dir/configs/
 says 2 '--rows x can be combined only with --as, --cluster, --cluster-set and --json' simulate --rows x --ranks 8
 says 2 '--rows x predicts the rows of this file and accepts no config; omit y' simulate y --rows x
 says 2 'expected a CSV file as in configs/published/' simulate --rows nowhere.csv
+says 2 'simulate needs --cluster FILE (see configs/clusters/), or --rows' simulate x
+says 2 'simulate needs CONFIG, or --rows' simulate --cluster x
+says 2 '--to 8: only --scaling, --startup and --report have' simulate x --cluster y --to 8
 auto=(check "$source_dir/configs/llama_8b.yaml" --ranks 8 --no-data --set parallel.tp=1 --set parallel.pp=4
   --set parallel.schedule=auto --set parallel.recompute=selective)
 says 0 'the latter needs 86.52 GiB of 75.46 GiB per rank' "${auto[@]}"
