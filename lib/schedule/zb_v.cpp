@@ -47,20 +47,27 @@ class Walk {
       stage.forward_ends.assign(static_cast<size_t>(m_), kUnknown);
       stage.backward_ends = stage.forward_ends;
     }
+    for (Rank& rank : ranks_) rank.plan.reserve(size_t{6} * static_cast<size_t>(m_));
     size_t left = size_t{6} * static_cast<size_t>(p_) * static_cast<size_t>(m_);
     while (left > 0) {
       const size_t before = left;
-      for (int rank = 0; rank < p_; ++rank)
-        if (ranks_[static_cast<size_t>(rank)].free_at <= now_ && begin_next(rank)) --left;
+      for (int rank = 0; rank < p_; ++rank) {
+        Rank& tried = ranks_[static_cast<size_t>(rank)];
+        if (!tried.may_begin || tried.free_at > now_) continue;
+        tried.may_begin = begin_next(rank);
+        if (!tried.may_begin) continue;
+        has_changed(rank);
+        --left;
+      }
       if (left == before) advance();
     }
     for (const Rank& rank : ranks_) makespan_ = std::max(makespan_, rank.free_at);
   }
 
   int64_t makespan() const { return makespan_; }
-  std::vector<Plan> plans() const {
+  std::vector<Plan> take_plans() {
     std::vector<Plan> plans;
-    for (const Rank& rank : ranks_) plans.push_back(rank.plan);
+    for (Rank& rank : ranks_) plans.push_back(std::move(rank.plan));
     return plans;
   }
 
@@ -71,6 +78,7 @@ class Walk {
   };
   struct Rank {
     int64_t free_at = 0;
+    bool may_begin = true;  // no attempt has failed since it or a neighbour last began or ended an action
     Plan plan = {};
   };
 
@@ -83,6 +91,14 @@ class Walk {
       if (rank.free_at > now_) next = std::min(next, rank.free_at);
     TRI_REQUIRE(next != kUnknown, "zb_v of {} stages and {} microbatches cannot continue", p_, m_);
     now_ = next;
+    for (int rank = 0; rank < p_; ++rank)
+      if (ranks_[static_cast<size_t>(rank)].free_at == now_) has_changed(rank);
+  }
+
+  // What a rank can begin depends only on actions of its own and its neighbours' stages.
+  void has_changed(int rank) {
+    for (int near = std::max(0, rank - 1); near <= std::min(p_ - 1, rank + 1); ++near)
+      ranks_[static_cast<size_t>(near)].may_begin = true;
   }
 
   bool begin_next(int rank) {
@@ -167,7 +183,7 @@ std::vector<Plan> zb_v_plans(int pp_size, int num_microbatches, const std::vecto
     Walk walk(pp_size, num_microbatches, ticks, order);
     if (!best || walk.makespan() < best->makespan()) best.emplace(std::move(walk));
   }
-  return cache[key] = best->plans();
+  return cache[key] = best->take_plans();
 }
 
 }  // namespace tri

@@ -1,6 +1,8 @@
 #include "lib/simulate/step_memory.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "kernels/workspace.h"
 #include "lib/config/axis_fields.h"
@@ -94,25 +96,61 @@ struct InFlight {
   double outputs = 0;  // outputs of the model's last layer
 };
 
-// Returns the plans of all stages if they must be made together, else none.
-std::vector<Plan> folded_plans(const Workload& w) {
-  if (!folds(w.schedule)) return {};
-  return make_plans(w.schedule, w.pp, w.num_microbatches(), w.chunks, plan_costs(w));  // they do not repeat exactly
+// Microbatches of one chunk of a stage that are alive at once (lib/schedule/plan.h).
+struct Peaks {
+  int in_flight, due, inputs;  // max_in_flight, max_weights_due, max_inputs
+};
+
+// Returns those of each chunk. The plan of a folded pipeline needs no transfers for this.
+std::vector<Peaks> peaks_of(const Plan& plan, Axis pp, int chunks) {
+  std::vector<Peaks> peaks;
+  for (int chunk = 0; chunk < chunks; ++chunk)
+    peaks.push_back({max_in_flight(plan, chunk), max_weights_due(plan, chunk), max_inputs(plan, pp, chunk)});
+  return peaks;
 }
 
-InFlight in_flight(const Workload& w, const Layers& layers, int stage, const std::vector<Plan>& folded) {
-  const Axis pp = pipeline_axis(w.schedule, stage, w.pp);
-  const Plan plan = with_transfers(
-      folded.empty() ? make_plan(w.schedule, pp, std::min(w.num_microbatches(), 4 * w.pp), w.chunks) : folded[stage],
-      pp, w.chunks);
+using StagePeaks = std::vector<std::vector<Peaks>>;  // [stage][chunk]; empty: not yet known
+
+// Returns those of a pipeline, of which a folded one's are all known. This thread's last ones are kept: a search for
+// layouts asks for the same ones with other sizes.
+StagePeaks& kept_peaks(const Workload& w, int num_microbatches) {
+  constexpr size_t kMostKept = 256;
+  thread_local std::map<std::tuple<Schedule, int, int, int, std::vector<double>>, StagePeaks> kept;
+  const std::vector<StageCost> costs = plan_costs(w);
+  std::vector<double> times;
+  for (const StageCost& cost : costs) times.insert(times.end(), {cost.forward, cost.backward, cost.weight});
+  const std::tuple key(w.schedule, w.pp, num_microbatches, w.chunks, std::move(times));
+  if (const auto known = kept.find(key); known != kept.end()) return known->second;
+  if (kept.size() == kMostKept) kept.clear();
+  StagePeaks& peaks = kept.try_emplace(key, static_cast<size_t>(w.pp)).first->second;
+  if (!folds(w.schedule)) return peaks;
+  const std::vector<Plan> plans = make_plans(w.schedule, w.pp, num_microbatches, w.chunks, costs);
+  for (int stage = 0; stage < w.pp; ++stage) {
+    const auto i = static_cast<size_t>(stage);
+    peaks[i] = peaks_of(plans[i], pipeline_axis(w.schedule, stage, w.pp), w.chunks);
+  }
+  return peaks;
+}
+
+// Returns the microbatches that the plan repeats, or all if it does not repeat exactly.
+int distinct_microbatches(const Workload& w) {
+  return folds(w.schedule) ? w.num_microbatches() : std::min(w.num_microbatches(), 4 * w.pp);
+}
+
+InFlight in_flight(const Workload& w, const Layers& layers, int stage, std::vector<Peaks>& peaks) {
+  if (peaks.empty()) {
+    const Axis pp = pipeline_axis(w.schedule, stage, w.pp);
+    const Plan plan = make_plan(w.schedule, pp, distinct_microbatches(w), w.chunks);
+    peaks = peaks_of(with_transfers(plan, pp, w.chunks), pp, w.chunks);
+  }
   InFlight most;
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
-    const int microbatches = max_in_flight(plan, chunk), due = max_weights_due(plan, chunk);
+    const int microbatches = peaks[static_cast<size_t>(chunk)].in_flight, due = peaks[static_cast<size_t>(chunk)].due;
     layers.for_kinds(layers_of_stage(w, w.virtual_stage(stage, chunk)), [&](const LayerSpec& layer, int count) {
       most.kept += static_cast<double>(microbatches) * count * kept_bytes(workload_of_layer(w, layer), layer);
       if (due > 0) most.kept += static_cast<double>(due) * count * due_bytes(w, layer);
     });
-    most.inputs += max_inputs(plan, pp, chunk) - microbatches;
+    most.inputs += peaks[static_cast<size_t>(chunk)].inputs - microbatches;
     if (w.virtual_stage(stage, chunk) == w.pp * w.chunks - 1) most.outputs = microbatches;
   }
   return most;
@@ -233,7 +271,7 @@ double layer_workspace(const Workload& w, const LayerSpec& layer, const GpuPrope
   return workspace;
 }
 
-StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, const std::vector<Plan>& folded,
+StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, std::vector<Peaks>& peaks,
                            const GpuProperties& gpu) {
   const ModelConfig& m = w.model;
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
@@ -276,7 +314,7 @@ StepMemory memory_of_stage(const Workload& w, const Layers& layers, int stage, c
   const auto held = [&](const Elements& of) { return w.zero == 0 ? of.total() : sharded(of); };
   memory.optimizer = held(of_stage) * (4 + w.optimizer_bytes) - held(matrices) * (w.optimizer_bytes - w.matrix_bytes);
   memory.workspace += muon_workspace_bytes(w, layers, stage);
-  const InFlight alive = in_flight(w, layers, stage, folded);
+  const InFlight alive = in_flight(w, layers, stage, peaks);
   const double boundary = (w.sequence_parallel ? rows / w.tp : rows) * m.hidden * bytes;
   memory.activations = alive.kept;
   if (w.stage_buffers) memory.activations += (alive.inputs + alive.outputs) * boundary;
@@ -325,12 +363,12 @@ GpuProperties gpu_of(const Cluster& cluster) {
 
 StepMemory estimate_memory(const Workload& w, const GpuProperties& gpu) {
   const Layers layers = w.layers();
-  const std::vector<Plan> folded = folded_plans(w);
+  StagePeaks& peaks = kept_peaks(w, distinct_microbatches(w));
   StepMemory most;
   for (int stage = 0; stage < w.pp; ++stage) {
     // Stages in between hold fewer microbatches than the first.
     if (inner_stages_are_alike(w.schedule, w.layers_per_chunk.empty()) && stage > 0 && stage < w.pp - 1) continue;
-    const StepMemory memory = memory_of_stage(w, layers, stage, folded, gpu);
+    const StepMemory memory = memory_of_stage(w, layers, stage, peaks[static_cast<size_t>(stage)], gpu);
     if (memory.total() > most.total()) most = memory;
   }
   return most;
