@@ -2,7 +2,7 @@
 # The long tests, which are not part of CI: `make soak` runs all, `make soak-clang` and so on run one.
 #
 #   soak.sh clang      a second compiler: all of the CPU backend built with clang++, warnings are errors, thread-safety
-#                      annotations (io/base/mutex.h) are checked; unit tests
+#                      annotations (io/base/mutex.h) are checked; unit tests with all of their cases
 #   soak.sh address    unit tests, and a training of four ranks, under AddressSanitizer and UndefinedBehaviorSanitizer
 #   soak.sh thread     unit tests under ThreadSanitizer
 #   soak.sh crash      ranks of the executable killed at 500 moments of a save, and 200 storage calls that fail or take long
@@ -20,8 +20,8 @@
 #                      machine
 #   soak.sh predict    calibrated on smaller variants, the simulator predicts the quick start's step within 10 %. Needs an idle
 #                      machine
-#   soak.sh cores      parity, FP8 and golden tests with OpenBLAS' kernels for each processor that this one can stand in
-#                      for: Sandybridge, Haswell, Zen, SkylakeX, SapphireRapids
+#   soak.sh cores      parity, FP8 and golden tests, with all of their cases and with OpenBLAS' kernels for each processor
+#                      that this one can stand in for: Sandybridge, Haswell, Zen, SkylakeX, SapphireRapids
 #   soak.sh fresh      a fresh Debian 12 and Ubuntu 24.04, by debootstrap from DEBIAN_MIRROR and UBUNTU_MIRROR: make run,
 #                      make install, make uninstall
 #
@@ -60,7 +60,7 @@ case $kind in
       exit 1
     }
     build -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
-    unit_tests
+    TRIREME_ALL_CASES=1 unit_tests
     ;;
   address)
     sanitized address,undefined
@@ -145,7 +145,7 @@ case $kind in
         continue
       fi
       echo "soak cores: $core"
-      OPENBLAS_CORETYPE=$core ctest --test-dir "build-$kind" --output-on-failure --timeout 7200 \
+      TRIREME_ALL_CASES=1 OPENBLAS_CORETYPE=$core ctest --test-dir "build-$kind" --output-on-failure --timeout 7200 \
         -R '^(kernels|model|train|mp_parity|mp_fp8|mp_fp8_runs|golden_.*)$'
     done
     ;;

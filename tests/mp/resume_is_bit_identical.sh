@@ -14,7 +14,18 @@ bottles | sed s/green/brown/ >other.txt
 run 0 "$trireme" data prepare --format text --tokenizer bytes --output other other.txt
 make_chat
 
-echo "N steps, a stop and N more steps give the same bits as 2 N steps"
+# cut RUN STEP COPY: copies a run as it was after this step, which has a checkpoint. Its metrics have the later steps,
+# which the next start reports as lost.
+cut() {
+  local checkpoint
+  rm -rf "$3" && cp -r "$1" "$3"
+  for checkpoint in "$3"/checkpoints/step_*; do
+    ((10#${checkpoint##*_} <= $2)) || rm -r "$checkpoint"
+  done
+  printf 'step_%08d\n' "$2" >"$3/checkpoints/latest"
+}
+
+echo "N steps, a stop and N more steps give the same bits as 2 N steps; so does a restart from a checkpoint amid them"
 mesh=(parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1)
 experts="model.experts=8 model.expert_hidden=32 model.shared_experts=1 model.dense_layers=1 model.bias=false \
 model.router=sigmoid model.router_bias_rate=0.01 model.aux_loss=0.01 parallel.ep_capacity=8"
@@ -29,10 +40,14 @@ data.batch_ramp=0:4,512:8 run.tokens=2560 lr.by=tokens lr.decay_steps=0 lr.warmu
 data.sources=[] data.stages=[{\"until_tokens\":1000,\"sources\":[text]},{\"sources\":[other,chat]}]"; do
   read -ra settings <<<"$kind"
   rm -rf whole parts
-  train 0 whole 8 "${mesh[@]}" "${settings[@]}"
-  stop=(run.steps=5)
-  [[ $kind != *run.tokens* ]] || stop+=(run.tokens=768) # four steps of 4 samples, one of 8
-  train 0 parts 8 "${mesh[@]}" "${settings[@]}" "${stop[@]}"
+  train 0 whole 8 "${mesh[@]}" "${settings[@]}" checkpoint.every=5
+  if [[ $kind == *run.tokens* ]]; then # four steps of 4 samples, one of 8
+    train 0 parts 8 "${mesh[@]}" "${settings[@]}" run.steps=5 run.tokens=768
+  elif [[ $kind == *precision* ]]; then
+    train 0 parts 8 "${mesh[@]}" "${settings[@]}" run.steps=5
+  else
+    cut whole 5 parts
+  fi
   train 0 parts 8 "${mesh[@]}" "${settings[@]}" checkpoint.every=3
   has "resumed from parts/checkpoints/step_00000005"
   cmp -s <(curve whole) <(curve parts) || fail "$kind: the curves differ" "$(diff <(curve whole) <(curve parts))"
@@ -63,8 +78,9 @@ averages_differ_by() {
 echo "another layout continues with the exact next sample, and its curve and its average are equal up to rounding"
 rm -rf whole parts
 ramp=data.batch_ramp=0:4,512:8 # the first four steps have 4 samples
-train 0 whole 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp"
-train 0 start 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp" run.steps=3
+kept=(checkpoint.every=3 checkpoint.keep_last=4)
+train 0 whole 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp" "${kept[@]}"
+cut whole 3 start
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 dp=1 zero=1" \
   "4 tp=4 pp=1 dp=1 zero=1" "2 tp=1 pp=1 dp=2 zero=0" "4 tp=1 pp=1 dp=2 zero=2 cp=2" "8 tp=2 pp=1 dp=1 zero=1 cp=4" \
   "4 tp=1 pp=2 dp=2 zero=2 schedule=auto" "4 tp=2 pp=2 dp=1 zero=1 schedule=zb_h1" \
@@ -85,8 +101,8 @@ done
 echo "parts of sequences: a resume has equal bits, and whole sequences continue it"
 parts=(parallel.tp=1 parallel.cp=2 parallel.pp=2 parallel.dp=2 parallel.zero=2 optimizer.ema=0.9 "$ramp")
 rm -rf whole_cp start_cp single
-train 0 whole_cp 8 "${parts[@]}"
-train 0 start_cp 8 "${parts[@]}" run.steps=3
+train 0 whole_cp 8 "${parts[@]}" "${kept[@]}"
+cut whole_cp 3 start_cp
 cp -r start_cp single
 train 0 start_cp 8 "${parts[@]}"
 run 0 "$trireme" checkpoint diff whole_cp start_cp
@@ -99,8 +115,8 @@ done
 echo "with loss masks the loss is the mean over the targets of all ranks on any layout, also after a resume"
 rm -rf whole_masked start_masked
 masked=('data.sources=[chat]' data.validation_fraction=0.1 run.eval_every=6 run.eval_batches=2 "$ramp")
-train 0 whole_masked 8 "${mesh[@]}" "${masked[@]}"
-train 0 start_masked 8 "${mesh[@]}" "${masked[@]}" run.steps=3
+train 0 whole_masked 8 "${mesh[@]}" "${masked[@]}" "${kept[@]}"
+cut whole_masked 3 start_masked
 validation() { sed -n 's/.*"step":\([0-9]*\).*"validation_loss":\([^,}]*\).*/\1 \2/p' "$1/metrics.jsonl" | tail -2; }
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "8 tp=1 pp=2 dp=4 zero=2" "2 tp=2 pp=1 dp=1 zero=1"; do
   read -r ranks tp pp dp zero <<<"$layout"
@@ -129,8 +145,8 @@ documents=(data.document_mask=true data.eod_loss=false data.packing=best_fit "$r
   'data.stages=[{"until_tokens":700,"sources":["lines"]},{"sources":["lines","chat"]}]'
   'data.validation=[{"name":"lines","path":"lines"},{"name":"talk","path":"chat"}]' run.eval_every=6 run.eval_batches=2)
 rm -rf whole_documents start_documents parts_documents
-train 0 whole_documents 8 "${mesh[@]}" "${documents[@]}"
-train 0 start_documents 8 "${mesh[@]}" "${documents[@]}" run.steps=3
+train 0 whole_documents 8 "${mesh[@]}" "${documents[@]}" "${kept[@]}"
+cut whole_documents 3 start_documents
 cp -r start_documents parts_documents
 train 0 parts_documents 8 "${mesh[@]}" "${documents[@]}"
 run 0 "$trireme" checkpoint diff whole_documents parts_documents
@@ -158,8 +174,8 @@ cmp -s <(curve plain) <(curve other) && fail "the mask changes nothing"
 echo "muon continues on another layout, and another optimizer does not continue its run"
 muon=(optimizer.name=muon lr.peak=1e-3)
 rm -rf whole_muon start_muon
-train 0 whole_muon 8 "${mesh[@]}" "${muon[@]}"
-train 0 start_muon 8 "${mesh[@]}" "${muon[@]}" run.steps=6
+train 0 whole_muon 8 "${mesh[@]}" "${muon[@]}" "${kept[@]}"
+cut whole_muon 6 start_muon
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=4 pp=1 dp=1 zero=1" "4 tp=1 pp=1 dp=4 zero=2"; do
   read -r ranks tp pp dp zero <<<"$layout"
   rm -rf other && cp -r start_muon other
@@ -176,8 +192,8 @@ has "has the optimizer state of optimizer.name muon, but adamw needs another one
 echo "experts continue on another number of ranks that divide them"
 read -ra moe <<<"$experts"
 rm -rf whole_moe start_moe
-train 0 whole_moe 4 parallel.tp=2 parallel.dp=2 parallel.ep=4 "${moe[@]}"
-train 0 start_moe 4 parallel.tp=2 parallel.dp=2 parallel.ep=4 "${moe[@]}" run.steps=6
+train 0 whole_moe 4 parallel.tp=2 parallel.dp=2 parallel.ep=4 "${moe[@]}" "${kept[@]}"
+cut whole_moe 6 start_moe
 for layout in "1 tp=1 ep=1 zero=0" "4 tp=1 ep=2 zero=1" "2 tp=2 ep=1 zero=1"; do
   read -r ranks tp ep zero <<<"$layout"
   rm -rf other && cp -r start_moe other

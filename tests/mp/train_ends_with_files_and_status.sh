@@ -104,22 +104,22 @@ grep -qx '  steps: 6' runs/tiny/resolved.yaml || fail "resolved.yaml is not this
 
 echo "invalid configs give status 2 and each error once, and create nothing"
 rm -r runs
-run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set model.heds=4 --set run.steps=none
+run 2 "$mpirun" -n 4 "$trireme" train tiny.yaml --set model.heds=4 --set run.steps=none
 has "did you mean model.heads?"
 has "2 errors"
 [[ $(grep -c 'did you mean model.heads' <<<"$output") -eq 1 ]] || fail "the error is printed more than once" "$output"
 run 2 "$mpirun" -n 3 "$trireme" train tiny.yaml
 has "3 ranks"
-run 2 "$mpirun" -n 8 "$trireme" train nowhere.yaml
+run 2 "$mpirun" -n 4 "$trireme" train nowhere.yaml
 has "nowhere.yaml"
-run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set model.vocab=100
+run 2 "$mpirun" -n 4 "$trireme" train tiny.yaml --set model.vocab=100
 has "model.vocab"
 "$trireme" data train-tokenizer --vocab 300 --output other.model text.txt >/dev/null 2>&1 || fail "train-tokenizer"
-run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set data.tokenizer=other.model --set model.vocab=400
+run 2 "$mpirun" -n 4 "$trireme" train tiny.yaml --set data.tokenizer=other.model --set model.vocab=400
 has "was prepared with bytes"
 cp text.json text.json.whole
 sed -i 's/"fingerprint": "bytes"/"fingerprint": "bpe:0000000000000000"/' text.json
-run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml
+run 2 "$mpirun" -n 4 "$trireme" train tiny.yaml
 has "bytes (bytes) is the one that prepared text, but it was bpe:0000000000000000 then"
 mv text.json.whole text.json
 run 2 "$trireme" train
@@ -129,14 +129,14 @@ run 2 "$trireme" check tiny.yaml
 echo "invalid data give status 3"
 head -c 1000 text.bin >short.bin
 cp text.idx short.idx
-run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set 'data.sources=[short]'
+run 3 "$mpirun" -n 4 "$trireme" train tiny.yaml --set 'data.sources=[short]'
 has "short.bin"
-run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set 'data.sources=[missing]'
+run 3 "$mpirun" -n 4 "$trireme" train tiny.yaml --set 'data.sources=[missing]'
 has "missing"
 
 echo "a folder named latest among the checkpoints gives status 3 before the first step"
 mkdir -p untidy/checkpoints/latest
-run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.dir=untidy
+run 3 "$mpirun" -n 4 "$trireme" train tiny.yaml --set run.dir=untidy
 has "untidy/checkpoints/latest: this is a folder, but the file"
 [[ ! -s untidy/metrics.jsonl ]] || fail "the run trained although it could save nothing"
 
@@ -200,7 +200,7 @@ run 0 "$trireme" check tiny.yaml --ranks 4 --set checkpoint.every_minutes=0
 has "a crash loses all steps"
 
 echo "a device that the build does not support gives status 4"
-run 4 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.device=cuda
+run 4 "$mpirun" -n 4 "$trireme" train tiny.yaml --set run.device=cuda
 
 echo "if a rank never reaches MPI_Init, the others report that and end with status 6"
 export TRIREME_START_SECONDS=2
