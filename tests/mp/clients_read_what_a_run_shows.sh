@@ -48,10 +48,14 @@ if command -v prometheus >/dev/null; then
 global: {scrape_interval: 1s}
 scrape_configs: [{job_name: trireme, static_configs: [{targets: ["127.0.0.1:$port"]}]}]
 YAML
-  listens=$((20000 + $$ % 20000))
-  prometheus --config.file=scrape.yaml --storage.tsdb.path=prometheus --web.listen-address="127.0.0.1:$listens" \
+  prometheus --config.file=scrape.yaml --storage.tsdb.path=prometheus --web.listen-address=127.0.0.1:0 \
     >prometheus.txt 2>&1 &
   prometheus=$!
+  listens() {
+    listens=$(sed -n 's/.*Listening on.* address=127\.0\.0\.1:\([1-9][0-9]*\).*/\1/p' prometheus.txt)
+    [[ -n $listens ]]
+  }
+  until_true listens
   scraped() { promtool query instant "http://127.0.0.1:$listens" 'trireme_steps_total > 0' 2>/dev/null | grep -q '=>'; }
   until_true scraped
 else

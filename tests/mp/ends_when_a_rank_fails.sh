@@ -57,10 +57,11 @@ expect 2 gone 0 "the failure hook runs"
 
 # mpirun may end before the last rank.
 deadline=$((SECONDS + 600))
-while pgrep -f "^$program" >/dev/null && ((SECONDS < deadline)); do sleep 0.1; done
-if pgrep -f "^$program" >/dev/null; then
+ranks="^$program [a-z-]+ $folder$" # other tests run the program too
+while pgrep -f "$ranks" >/dev/null && ((SECONDS < deadline)); do sleep 0.1; done
+if pgrep -f "$ranks" >/dev/null; then
   echo "ranks are still alive:"
-  pgrep -af "^$program"
+  pgrep -af "$ranks"
   failures=$((failures + 1))
 fi
 exit "$failures"

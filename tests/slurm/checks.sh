@@ -51,6 +51,15 @@ fail() {
   grep -hE "error|fatal|JobId=${job:-0}( |$)" "$CLUSTER_DIR"/log/slurmctld.log | tail -n 40 || true
   exit 1
 }
+# wait_for PROCESS: waits for a process of `background`, and returns its status. Then the id may be another process'.
+wait_for() {
+  local status=0 at
+  wait "$1" || status=$?
+  for at in "${!background[@]}"; do
+    [[ ${background[at]} != "$1" ]] || unset "background[at]"
+  done
+  return "$status"
+}
 # until_true WHAT COMMAND...
 until_true() {
   local what=$1 deadline=$((SECONDS + timeout_s))

@@ -146,7 +146,7 @@ for name in "${runs[@]}"; do
 done
 failed=0
 for name in "${runs[@]}"; do
-  wait "${pids[$name]}" || failed=1
+  wait_for "${pids[$name]}" || failed=1
   sed "s/^/$name: /" "$work/$name.out"
 done
 ((failed == 0)) || exit 1

@@ -503,7 +503,7 @@ launch() { (
 ) >"$work/$1.out" 2>&1 & pids[$1]=$! background+=("$!"); }
 wait_for_case() {
   local status=0
-  wait "${pids[$1]}" || status=$?
+  wait_for "${pids[$1]}" || status=$?
   if ((status == 0)); then
     echo "ok $1 ($((SECONDS - began)) s)"
   else
@@ -512,9 +512,12 @@ wait_for_case() {
     failures=$((failures + 1))
   fi
 }
-# One process queries Slurm for the state of all jobs, once per second; waiting cases read its answer.
+# One process queries Slurm for the state of all jobs, once per second; waiting cases read its answer. It also ends with
+# this shell: one that gets its signal right after its start ignores it.
 jobs_now=$work/jobs
-(while sleep 1; do scontrol show job --oneliner >"$jobs_now.new" 2>/dev/null && mv "$jobs_now.new" "$jobs_now"; done) &
+(while sleep 1 && kill -0 "$$"; do
+  scontrol show job --oneliner >"$jobs_now.new" && mv "$jobs_now.new" "$jobs_now"
+done) >/dev/null 2>&1 &
 background+=("$!")
 for name in "${together[@]}"; do ! wanted "$name" || launch "$name"; done
 for name in "${together[@]}"; do ! wanted "$name" || wait_for_case "$name"; done
