@@ -7,9 +7,17 @@
 namespace tri::test {
 namespace {
 
+constexpr AttentionKernel kBuiltin = AttentionKernel::kBuiltin;
+
+struct Heads {
+  int kv = 1, group = 1, size = 64;
+};
+
 struct Case {
   Dtype dtype = Dtype::kBF16;
-  int batch = 2, seq_len = 0, num_kv_heads = 1, group = 1, head_size = 64, window = 0;
+  int batch = 2, seq_len = 0;
+  Heads heads;
+  int window = 0;
   AttentionKernel kernel = AttentionKernel::kAuto;
   bool deterministic = true;
   QkvOrder order = QkvOrder::kGrouped;
@@ -20,13 +28,13 @@ struct Case {
 
   int key_len() const { return seq_len * ranks; }
   int64_t rows() const { return int64_t{batch} * seq_len; }
-  int64_t num_heads() const { return int64_t{num_kv_heads} * group; }
-  int64_t qkv_width() const { return int64_t{num_kv_heads} * (group + 2) * head_size; }
-  int64_t out_width() const { return num_heads() * head_size; }
-  float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_size)); }
+  int64_t num_heads() const { return int64_t{heads.kv} * heads.group; }
+  int64_t qkv_width() const { return int64_t{heads.kv} * (heads.group + 2) * heads.size; }
+  int64_t out_width() const { return num_heads() * heads.size; }
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(heads.size)); }
   std::string text() const {
     return fmt::format("{} B {} T {} heads {} x {} from {} HS {} W {} cap {} documents {} rank {} of {} {}{}",
-                       enum_name(dtype), batch, seq_len, num_kv_heads, group, first_head, head_size, window, softcap,
+                       enum_name(dtype), batch, seq_len, heads.kv, heads.group, first_head, heads.size, window, softcap,
                        document, rank, ranks, enum_name(kernel), order == QkvOrder::kByKind ? ", by kind" : "");
   }
   // Documents of 1, `document` and numbers in between, in an order that differs between samples.
@@ -43,7 +51,7 @@ struct Case {
   }
   Buffer kv(bool gradient) const {
     if (ranks == 1) return {};
-    const int64_t kv_rows = int64_t{batch} * key_len(), width = int64_t{num_kv_heads - first_head} * 2 * head_size;
+    const int64_t kv_rows = int64_t{batch} * key_len(), width = int64_t{heads.kv - first_head} * 2 * heads.size;
     return gradient ? Buffer(dtype, {kv_rows, width})
                     : Buffer(dtype, {kv_rows, width}, random_values(kv_rows * width, "kv"));
   }
@@ -58,36 +66,23 @@ struct Case {
     if constexpr (requires { args.dkv; }) args.dkv = on("dkv");
     return args;
   }
+  template <class Args>
+  Args without_operands() const {
+    return {.order = order,
+            .seq_len = seq_len,
+            .num_kv_heads = heads.kv,
+            .group = heads.group,
+            .window = window,
+            .scale = scale(),
+            .softcap = softcap,
+            .kernel = kernel};
+  }
   AttentionForward forward(const Place& on) const {
-    const AttentionForward args{.out = on("out"),
-                                .lse = on("lse"),
-                                .qkv = on("qkv"),
-                                .order = order,
-                                .seq_len = seq_len,
-                                .num_kv_heads = num_kv_heads,
-                                .group = group,
-                                .window = window,
-                                .scale = scale(),
-                                .softcap = softcap,
-                                .kernel = kernel};
-    return with_band(args, on);
+    return with_band(TRI_MAKE(without_operands<AttentionForward>(), out, lse, qkv)(on), on);
   }
   AttentionBackward backward(const Place& on) const {
-    const AttentionBackward args{.dqkv = on("dqkv"),
-                                 .delta = on("delta"),
-                                 .dout = on("dout"),
-                                 .out = on("out"),
-                                 .lse = on("lse"),
-                                 .qkv = on("qkv"),
-                                 .order = order,
-                                 .seq_len = seq_len,
-                                 .num_kv_heads = num_kv_heads,
-                                 .group = group,
-                                 .window = window,
-                                 .scale = scale(),
-                                 .softcap = softcap,
-                                 .kernel = kernel,
-                                 .deterministic = deterministic};
+    AttentionBackward args = TRI_MAKE(without_operands<AttentionBackward>(), dqkv, delta, dout, out, lse, qkv)(on);
+    args.deterministic = deterministic;
     return with_band(args, on);
   }
 };
@@ -158,11 +153,11 @@ void compare_attention(const Case& c, CudaStream& stream = test_stream()) {
                                {"first_key", c.first_key()},
                                {"kv", c.kv(/*gradient=*/false)}}),
                      ([&](const Place& on) { return c.forward(on); }),
-                     Comparisons(fp32 ? elements(2e-5) : vectors(2e-2, c.head_size),
+                     Comparisons(fp32 ? elements(2e-5) : vectors(2e-2, c.heads.size),
                                  {{"lse", elements(fp32 ? 2e-5 : 5e-3)}, {"first_key", same_bits}}));
   // Each kernel uses "delta" differently: some store the sum there, others do not need it.
   const Buffer out = forward[0].second, lse = forward[1].second;
-  Comparisons comparisons(fp32 ? elements(5e-5) : vectors(2e-2, c.head_size),
+  Comparisons comparisons(fp32 ? elements(5e-5) : vectors(2e-2, c.heads.size),
                           {{"lse", same_bits}, {"first_key", same_bits}});
   comparisons.repeats = c.deterministic;
   const DeviceBuffer delta(statistic);
@@ -206,11 +201,9 @@ TEST(CudaAttention, scalar_kernels_match_cpu) {
           if (window > seq_len) continue;
           compare_attention({.dtype = dtype,
                              .seq_len = seq_len,
-                             .num_kv_heads = kv,
-                             .group = group,
-                             .head_size = head_size,
+                             .heads = {kv, group, head_size},
                              .window = window,
-                             .kernel = AttentionKernel::kBuiltin});
+                             .kernel = kBuiltin});
         }
 }
 
@@ -221,12 +214,7 @@ TEST(CudaAttention, flash_kernels_match_cpu) {
       for (const int seq_len : {1, 63, 128, 200, 515})
         for (const int window : {0, 1, 50, 64, 130, 300}) {
           if (window > seq_len) continue;
-          const Case c{.seq_len = seq_len,
-                       .num_kv_heads = kv,
-                       .group = group,
-                       .head_size = head_size,
-                       .window = window,
-                       .kernel = AttentionKernel::kBuiltin};
+          const Case c{.seq_len = seq_len, .heads = {kv, group, head_size}, .window = window, .kernel = kBuiltin};
           compare_flash(c);
         }
 }
@@ -240,11 +228,9 @@ TEST(CudaAttention, flash_kernels_match_cpu_with_heads_that_do_not_fill_their_ti
         for (const int seq_len : {63, 200, 515})
           for (const auto& [window, document] : {std::pair{0, 0}, {50, 0}, {0, 100}})
             compare_attention({.seq_len = seq_len,
-                               .num_kv_heads = kv,
-                               .group = group,
-                               .head_size = head_size,
+                               .heads = {kv, group, head_size},
                                .window = window,
-                               .kernel = AttentionKernel::kBuiltin,
+                               .kernel = kBuiltin,
                                .order = order,
                                .document = document});
 }
@@ -257,20 +243,13 @@ TEST(CudaAttention, softcap_matches_cpu) {
       for (const int head_size : {64, 96, 128})
         for (const auto& [kv, group] : {std::pair{3, 1}, {1, 4}})
           for (const int seq_len : {63, 128, 200, 515})
-            compare_flash({.seq_len = seq_len,
-                           .num_kv_heads = kv,
-                           .group = group,
-                           .head_size = head_size,
-                           .window = window,
-                           .softcap = softcap});
+            compare_flash({.seq_len = seq_len, .heads = {kv, group, head_size}, .window = window, .softcap = softcap});
       for (const Dtype dtype : kTypes)
         compare_attention({.dtype = dtype,
                            .seq_len = 130,
-                           .num_kv_heads = 2,
-                           .group = 2,
-                           .head_size = 84,
+                           .heads = {2, 2, 84},
                            .window = window,
-                           .kernel = AttentionKernel::kBuiltin,
+                           .kernel = kBuiltin,
                            .softcap = softcap});
     }
 }
@@ -283,18 +262,14 @@ TEST(CudaAttention, documents_match_cpu) {
       for (const int head_size : {64, 96, 128})
         for (const auto& [seq_len, kv, group] : {std::tuple{515, 2, 2}, {700, 1, 2}})
           compare_flash({.seq_len = seq_len,
-                         .num_kv_heads = kv,
-                         .group = group,
-                         .head_size = head_size,
+                         .heads = {kv, group, head_size},
                          .window = window,
                          .softcap = softcap,
                          .document = document});
       for (const Dtype dtype : kTypes)
         compare_attention({.dtype = dtype,
                            .seq_len = 200,
-                           .num_kv_heads = 2,
-                           .group = 2,
-                           .head_size = 84,
+                           .heads = {2, 2, 84},
                            .window = window,
                            .softcap = softcap,
                            .document = document});
@@ -310,9 +285,7 @@ TEST(CudaAttention, chunks_match_cpu) {
         for (const auto& [window, softcap] : {std::pair{0, 0.0f}, {130, 1.0f}}) {
           for (const int head_size : rank == 0 ? std::vector{64, 96, 128} : std::vector{128})
             compare_flash({.seq_len = 256,
-                           .num_kv_heads = 2,
-                           .group = 2,
-                           .head_size = head_size,
+                           .heads = {2, 2, head_size},
                            .window = window,
                            .order = rank % 2 == 0 ? QkvOrder::kGrouped : QkvOrder::kByKind,
                            .softcap = softcap,
@@ -321,9 +294,7 @@ TEST(CudaAttention, chunks_match_cpu) {
                            .rank = rank});
           compare_attention({.dtype = Dtype::kF32,
                              .seq_len = 50,
-                             .num_kv_heads = 2,
-                             .group = 2,
-                             .head_size = 16,
+                             .heads = {2, 2, 16},
                              .window = window,
                              .softcap = softcap,
                              .document = document,
@@ -335,9 +306,7 @@ TEST(CudaAttention, chunks_match_cpu) {
     for (const int head_size : {16, 64, 96, 128}) {
       const Case c{.dtype = head_size == 16 ? Dtype::kF32 : Dtype::kBF16,
                    .seq_len = 256,
-                   .num_kv_heads = 3,
-                   .group = 2,
-                   .head_size = head_size,
+                   .heads = {3, 2, head_size},
                    .order = order,
                    .ranks = 2,
                    .rank = 1,
@@ -351,12 +320,7 @@ TEST(CudaAttention, one_document_makes_the_bits_of_none) {
   TRI_NEEDS_GPU();
   for (CudaStream* stream : flash_streams())
     for (const int head_size : {64, 128}) {
-      const Case c{.batch = 1,
-                   .seq_len = 600,
-                   .num_kv_heads = 2,
-                   .group = 2,
-                   .head_size = head_size,
-                   .kernel = AttentionKernel::kBuiltin};
+      const Case c{.batch = 1, .seq_len = 600, .heads = {2, 2, head_size}, .kernel = kBuiltin};
       GpuCase whole(c, random_values(c.rows() * c.qkv_width(), "qkv"));
       Case documents = c;
       documents.document = 2000;
@@ -375,13 +339,8 @@ TEST(CudaAttention, flash_kernels_match_cpu_with_many_heads) {
   for (const int head_size : {64, 128})
     for (const auto& [batch, kv, group] : {std::tuple{11, 3, 1}, {5, 7, 2}, {9, 4, 1}, {4, 16, 1}})
       for (const int window : {0, 100}) {
-        const Case c{.batch = batch,
-                     .seq_len = 260,
-                     .num_kv_heads = kv,
-                     .group = group,
-                     .head_size = head_size,
-                     .window = window,
-                     .kernel = AttentionKernel::kBuiltin};
+        const Case c{
+            .batch = batch, .seq_len = 260, .heads = {kv, group, head_size}, .window = window, .kernel = kBuiltin};
         compare_flash(c);
       }
 }
@@ -389,12 +348,7 @@ TEST(CudaAttention, flash_kernels_match_cpu_with_many_heads) {
 // Hopper's forward kernel processes pairs in sections whose keys and values fit in L2: here sections of six and of one.
 TEST(CudaAttention, flash_kernels_match_cpu_beyond_the_cache) {
   TRI_NEEDS_GPU();
-  compare_attention({.batch = 1,
-                     .seq_len = 8192,
-                     .num_kv_heads = 7,
-                     .head_size = 128,
-                     .window = 40,
-                     .kernel = AttentionKernel::kBuiltin});
+  compare_attention({.batch = 1, .seq_len = 8192, .heads = {7, 1, 128}, .window = 40, .kernel = kBuiltin});
 }
 
 TEST(CudaAttention, cudnn_matches_cpu) {
@@ -403,11 +357,8 @@ TEST(CudaAttention, cudnn_matches_cpu) {
   for (const int seq_len : {64, 128, 200, 512})
     for (const int head_size : {64, 96, 128})
       for (const int window : {0, 1, 50, 64})
-        compare_attention({.seq_len = seq_len,
-                           .num_kv_heads = 3,
-                           .head_size = head_size,
-                           .window = window,
-                           .kernel = AttentionKernel::kCudnn});
+        compare_attention(
+            {.seq_len = seq_len, .heads = {3, 1, head_size}, .window = window, .kernel = AttentionKernel::kCudnn});
 }
 
 // cuDNN processes grouped rows of several groups one sequence at a time, others in whole batches.
@@ -421,9 +372,7 @@ TEST(CudaAttention, cudnn_matches_cpu_with_grouped_heads) {
           if (kv == 1 && order == QkvOrder::kByKind) continue;  // with one key/value head both orders are equal
           compare_attention({.batch = 3,
                              .seq_len = seq_len,
-                             .num_kv_heads = kv,
-                             .group = group,
-                             .head_size = head_size,
+                             .heads = {kv, group, head_size},
                              .window = window,
                              .kernel = AttentionKernel::kCudnn,
                              .order = order});
@@ -434,20 +383,20 @@ TEST(CudaAttention, cudnn_matches_cpu_with_grouped_heads) {
 TEST(CudaAttention, cudnn_matches_cpu_where_a_batch_is_several_executions) {
   TRI_NEEDS_GPU();
   if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
-  const Case c{.batch = 4, .seq_len = 8192, .num_kv_heads = 2, .group = 4, .order = QkvOrder::kByKind};
+  const Case c{.batch = 4, .seq_len = 8192, .heads = {2, 4}, .order = QkvOrder::kByKind};
   ASSERT_EQ(cudnn_sequences({.batch = c.batch,
                              .seq_len = c.seq_len,
-                             .num_kv_heads = c.num_kv_heads,
-                             .group = c.group,
+                             .num_kv_heads = c.heads.kv,
+                             .group = c.heads.group,
                              .order = c.order,
-                             .head_size = c.head_size}),
+                             .head_size = c.heads.size}),
             2);
   const Values qkv = random_values(c.rows() * c.qkv_width(), "qkv");
   GpuCase batch(c, qkv), sequences(c, qkv);
   batch.run(0, c.batch);
   for (int b = 0; b < c.batch; ++b) sequences.run(b, 1);
   for (const char* name : {"out", "dqkv"})
-    EXPECT_EQ(difference(batch.values(name), sequences.values(name), vectors(2e-2, c.head_size)), "") << name;
+    EXPECT_EQ(difference(batch.values(name), sequences.values(name), vectors(2e-2, c.heads.size)), "") << name;
   EXPECT_EQ(difference(batch.values("lse"), sequences.values("lse"), elements(5e-3)), "");
 }
 
@@ -457,16 +406,10 @@ TEST(CudaAttention, native_kernels_make_the_same_bits_in_either_order) {
        {std::pair{Dtype::kBF16, 64}, {Dtype::kBF16, 96}, {Dtype::kBF16, 128}, {Dtype::kBF16, 20}, {Dtype::kF32, 48}})
     for (const auto& [kv, group] : {std::pair{2, 1}, {2, 2}, {3, 4}})
       for (const int window : {0, 70}) {
-        Case c{.dtype = dtype,
-               .seq_len = 200,
-               .num_kv_heads = kv,
-               .group = group,
-               .head_size = head_size,
-               .window = window,
-               .kernel = AttentionKernel::kBuiltin};
+        Case c{.dtype = dtype, .seq_len = 200, .heads = {kv, group, head_size}, .window = window, .kernel = kBuiltin};
         SCOPED_TRACE(c.text());
         const auto by_kind = [&](const Values& rows) {
-          return rows_in(QkvOrder::kByKind, rows, c.num_kv_heads, c.group, c.head_size);
+          return rows_in(QkvOrder::kByKind, rows, c.heads.kv, c.heads.group, c.heads.size);
         };
         const Values qkv = random_values(c.rows() * c.qkv_width(), "qkv");
         for (CudaStream* stream : flash_streams()) {
@@ -491,9 +434,7 @@ TEST(CudaAttention, backward_in_any_order_matches_cpu) {
       for (const auto& [seq_len, head_size] : {std::pair{128, 64}, {515, 128}})
         compare_attention({.batch = 3,
                            .seq_len = seq_len,
-                           .num_kv_heads = kv,
-                           .group = group,
-                           .head_size = head_size,
+                           .heads = {kv, group, head_size},
                            .kernel = kernel,
                            .deterministic = false});
 }
@@ -510,8 +451,7 @@ TEST(CudaAttention, auto_takes_every_shape) {
     for (const int seq_len : {1, 7, 33, 130})
       for (const int window : {0, 5}) {
         if (window > seq_len) continue;
-        compare_attention(
-            {.seq_len = seq_len, .num_kv_heads = 2, .group = group, .head_size = head_size, .window = window}, stream);
+        compare_attention({.seq_len = seq_len, .heads = {2, group, head_size}, .window = window}, stream);
       }
 }
 
@@ -567,20 +507,13 @@ TEST(CudaAttention, cached_rows_match_the_cpu) {
                               {"qkv", Buffer(dtype, {rows, qkv_width}, random_values(rows * qkv_width, "qkv"))},
                               {"sequences", Buffer(Dtype::kI32, {rows}, sequences)},
                               {"positions", Buffer(Dtype::kI32, {rows}, positions)}}),
-                    ([&, kv = kv_heads, g = group, hs = head_size, w = window](const Place& on) {
-                      return CachedAttention{.out = on("out"),
-                                             .keys = on("keys"),
-                                             .values = on("values"),
-                                             .qkv = on("qkv"),
-                                             .sequences = on("sequences"),
-                                             .positions = on("positions"),
-                                             .order = order,
-                                             .num_kv_heads = kv,
-                                             .group = g,
-                                             .window = w,
-                                             .scale = 1.0f / std::sqrt(static_cast<float>(hs)),
-                                             .softcap = order == QkvOrder::kByKind ? 1.5f : 0.0f};
-                    }),
+                    TRI_MAKE((CachedAttention{.order = order,
+                                              .num_kv_heads = kv_heads,
+                                              .group = group,
+                                              .window = window,
+                                              .scale = 1.0f / std::sqrt(static_cast<float>(head_size)),
+                                              .softcap = order == QkvOrder::kByKind ? 1.5f : 0.0f}),
+                             out, keys, values, qkv, sequences, positions),
                     Comparisons(rounding_of(dtype), {{"keys", same_bits}, {"values", same_bits}}));
       }
 }
@@ -607,13 +540,8 @@ TEST(CudaAttention, cudnn_workspace_is_within_its_bound) {
                                           {0, QkvOrder::kByKind},
                                           {512, QkvOrder::kByKind}}) {
         if (window > seq_len) continue;
-        const Case c{.batch = batch,
-                     .seq_len = seq_len,
-                     .num_kv_heads = heads,
-                     .group = group,
-                     .head_size = head_size,
-                     .window = window,
-                     .order = order};
+        const Case c{
+            .batch = batch, .seq_len = seq_len, .heads = {heads, group, head_size}, .window = window, .order = order};
         SCOPED_TRACE(c.text());
         // Only shapes are used.
         void* const nowhere = reinterpret_cast<void*>(uintptr_t{1} << 40);
@@ -626,10 +554,10 @@ TEST(CudaAttention, cudnn_workspace_is_within_its_bound) {
         const int64_t bound = cudnn_workspace_bytes({.dtype = c.dtype,
                                                      .batch = c.batch,
                                                      .seq_len = c.seq_len,
-                                                     .num_kv_heads = c.num_kv_heads,
-                                                     .group = c.group,
+                                                     .num_kv_heads = c.heads.kv,
+                                                     .group = c.heads.group,
                                                      .order = c.order,
-                                                     .head_size = c.head_size,
+                                                     .head_size = c.heads.size,
                                                      .window = c.window});
         const AttentionForward forward = c.forward(on);
         const AttentionBackward backward = c.backward(on);

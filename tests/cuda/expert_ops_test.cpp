@@ -39,15 +39,7 @@ void compare_router(const RouterCase& c, const Values& logits) {
                 {"share_sums", Buffer(Dtype::kF32, {experts + 1})},
                 {"logits", inp},
                 {"bias", c.bias ? Buffer(Dtype::kF32, {experts}, random_values(experts, "bias", 0.1)) : Buffer()}}),
-      ([&](const Place& on) {
-        return RouterForward{.experts = on("experts"),
-                             .weights = on("weights"),
-                             .counts = on("counts"),
-                             .share_sums = on("share_sums"),
-                             .logits = on("logits"),
-                             .bias = on("bias"),
-                             .rule = c.rule};
-      }),
+      TRI_MAKE((RouterForward{.rule = c.rule}), experts, weights, counts, share_sums, logits, bias),
       Comparisons(elements(2e-5), {{"experts", same_bits}, {"counts", same_bits}}));
   const Buffer dweights(Dtype::kF32, {rows, per_token}, random_values(rows * per_token, "dweights"));
   for (const float losses : {0.0f, 0.5f})
@@ -58,16 +50,9 @@ void compare_router(const RouterCase& c, const Values& logits) {
                             {"logits", inp},
                             {"experts", routed[0].second},
                             {"counts", losses > 0 ? routed[2].second : Buffer()}}),
-                  ([&](const Place& on) {
-                    return RouterBackward{.dlogits = on("dlogits"),
-                                          .dweights = on("dweights"),
-                                          .logits = on("logits"),
-                                          .experts = on("experts"),
-                                          .counts = on("counts"),
-                                          .rule = c.rule,
-                                          .aux_scale = losses / static_cast<float>(c.rows),
-                                          .z_scale = losses};
-                  }),
+                  TRI_MAKE((RouterBackward{
+                               .rule = c.rule, .aux_scale = losses / static_cast<float>(c.rows), .z_scale = losses}),
+                           dlogits, dweights, logits, experts, counts),
                   rounding_of(dtype, 5e-5));
 }
 
@@ -90,32 +75,21 @@ TEST(CudaExperts, totals_and_biases_match_cpu) {
     const auto vector = [&](const char* name) {
       return Buffer(Dtype::kF32, {experts}, random_integers(experts, 9, name));
     };
-    TRI_COMPARE(router_totals, fmt::format("E {}", experts),
-                (Operands{{"load", vector("load")},
-                          {"losses", Buffer(Dtype::kF32, {2}, {1, 2})},
-                          {"counts", vector("counts")},
-                          {"all_counts", vector("all_counts")},
-                          {"share_sums", Buffer(Dtype::kF32, {experts + 1}, random_values(experts + 1, "sums"))}}),
-                ([&](const Place& on) {
-                  return RouterTotals{.load = on("load"),
-                                      .losses = on("losses"),
-                                      .counts = on("counts"),
-                                      .all_counts = on("all_counts"),
-                                      .share_sums = on("share_sums"),
-                                      .aux_scale = 0.01f,
-                                      .z_scale = 0.1f};
-                }),
-                elements(1e-6));
+    TRI_COMPARE(
+        router_totals, fmt::format("E {}", experts),
+        (Operands{{"load", vector("load")},
+                  {"losses", Buffer(Dtype::kF32, {2}, {1, 2})},
+                  {"counts", vector("counts")},
+                  {"all_counts", vector("all_counts")},
+                  {"share_sums", Buffer(Dtype::kF32, {experts + 1}, random_values(experts + 1, "sums"))}}),
+        TRI_MAKE((RouterTotals{.aux_scale = 0.01f, .z_scale = 0.1f}), load, losses, counts, all_counts, share_sums),
+        elements(1e-6));
     for (const double grad_scale : {1.0, std::nan("")})
       TRI_COMPARE(router_bias_update, fmt::format("E {} grad_scale {}", experts, grad_scale),
                   (Operands{{"bias", Buffer(Dtype::kF32, {experts}, random_values(experts, "bias"))},
                             {"load", vector("load")},
                             {"grad_scale", Buffer(Dtype::kF32, {1}, {grad_scale})}}),
-                  ([&](const Place& on) {
-                    return RouterBiasUpdate{
-                        .bias = on("bias"), .load = on("load"), .grad_scale = on("grad_scale"), .rate = 1e-3f};
-                  }),
-                  same_bits);
+                  TRI_MAKE((RouterBiasUpdate{.rate = 1e-3f}), bias, load, grad_scale), same_bits);
   }
 }
 
@@ -129,11 +103,7 @@ void compare_sort(int64_t rows, int64_t per_token, int64_t experts) {
                         {"pair", Buffer(Dtype::kI32, {pairs})},
                         {"offsets", Buffer(Dtype::kI32, {num_experts + 1})},
                         {"experts", Buffer(Dtype::kI32, {rows, per_token}, chosen)}}),
-              ([](const Place& on) {
-                return SortPairs{
-                    .place = on("place"), .pair = on("pair"), .offsets = on("offsets"), .experts = on("experts")};
-              }),
-              same_bits);
+              TRI_MAKE(SortPairs{}, place, pair, offsets, experts), same_bits);
 }
 
 TEST(CudaExperts, sort_matches_cpu) {
@@ -155,11 +125,7 @@ TEST(CudaExperts, merge_matches_cpu) {
                           {"pair", kept},
                           {"offsets", Buffer(Dtype::kI32, {experts + 1})},
                           {"counts", Buffer(Dtype::kI32, {sources, experts}, counts)}}),
-                ([](const Place& on) {
-                  return MergeSources{
-                      .place = on("place"), .pair = on("pair"), .offsets = on("offsets"), .counts = on("counts")};
-                }),
-                same_bits);
+                TRI_MAKE(MergeSources{}, place, pair, offsets, counts), same_bits);
   }
 }
 
@@ -175,11 +141,7 @@ void compare_rows(Dtype dtype, int64_t rows, int64_t per_token, int64_t width) {
   const Buffer weights(Dtype::kF32, {rows, per_token}, random_values(pairs, "weights")), absent;
   TRI_COMPARE(gather_rows, what,
               (Operands{{"out", Buffer(dtype, {pairs, width})}, {"inp", matrix(rows, "inp")}, {"index", pair}}),
-              ([&](const Place& on) {
-                return GatherRows{
-                    .out = on("out"), .inp = on("inp"), .index = on("index"), .divisor = static_cast<int>(per_token)};
-              }),
-              same_bits);
+              TRI_MAKE((GatherRows{.divisor = static_cast<int>(per_token)}), out, inp, index), same_bits);
   for (const bool rich : {false, true})
     TRI_COMPARE(combine_rows, fmt::format("{} weights and addend {}", what, rich),
                 (Operands{{"out", Buffer(dtype, {rows, width})},
@@ -187,14 +149,7 @@ void compare_rows(Dtype dtype, int64_t rows, int64_t per_token, int64_t width) {
                           {"place", place},
                           {"weights", rich ? weights : absent},
                           {"addend", rich ? matrix(rows, "addend") : absent}}),
-                ([](const Place& on) {
-                  return CombineRows{.out = on("out"),
-                                     .rows = on("rows"),
-                                     .place = on("place"),
-                                     .weights = on("weights"),
-                                     .addend = on("addend")};
-                }),
-                rounding_of(dtype));
+                TRI_MAKE(CombineRows{}, out, rows, place, weights, addend), rounding_of(dtype));
   for (const bool in_place : {false, true})
     TRI_COMPARE(combine_backward, fmt::format("{} in place {}", what, in_place),
                 (Operands{{"drows", in_place ? absent : Buffer(dtype, {pairs, width})},
@@ -222,6 +177,19 @@ TEST(CudaExperts, rows_match_cpu) {
       compare_rows(dtype, rows, per_token, width);
 }
 
+// Streams on which each kind of grouped GEMM runs: those that the GPU selects and, on Hopper, also those of other GPUs.
+std::vector<CudaStream*> grouped_streams() {
+  const GpuProperties gpu = cuda::gpu_properties(0);
+  if (!flash_attention_is_hoppers(gpu)) return {&test_stream()};
+  static cuda::Context context([&] {
+    GpuProperties other = gpu;
+    other.has_hopper_attention = false;
+    return other;
+  }());
+  static TestStream stream(context);
+  return {&test_stream(), &stream};
+}
+
 struct GroupedCase {
   std::vector<int> counts;  // rows of each expert
   int64_t unused;           // rows of memory after them
@@ -246,29 +214,18 @@ void compare_grouped(const GroupedCase& c, Dtype dtype, CudaStream& stream) {
   const double fp32 = 1e-5 * std::sqrt(static_cast<double>(std::max(c.n, c.k)));
   TRI_COMPARE_ON(stream, grouped_forward, what,
                  (Operands{{"out", Buffer(dtype, {rows, c.n})}, {"inp", inp}, {"weight", weight}, {"offsets", at}}),
-                 ([](const Place& on) {
-                   return GroupedForward{
-                       .out = on("out"), .inp = on("inp"), .weight = on("weight"), .offsets = on("offsets")};
-                 }),
-                 rounding_of(dtype, fp32));
+                 TRI_MAKE(GroupedForward{}, out, inp, weight, offsets), rounding_of(dtype, fp32));
   TRI_COMPARE_ON(stream, grouped_input_gradient, what,
                  (Operands{{"dinp", Buffer(dtype, {rows, c.k})}, {"dout", dout}, {"weight", weight}, {"offsets", at}}),
-                 ([](const Place& on) {
-                   return GroupedInputGradient{
-                       .dinp = on("dinp"), .dout = on("dout"), .weight = on("weight"), .offsets = on("offsets")};
-                 }),
-                 rounding_of(dtype, fp32));
+                 TRI_MAKE(GroupedInputGradient{}, dinp, dout, weight, offsets), rounding_of(dtype, fp32));
   for (const float beta : {0.0f, 1.0f}) {
     const Buffer dweight =
         beta == 0 ? Buffer(Dtype::kF32, {experts, c.n, c.k})
                   : Buffer(Dtype::kF32, {experts, c.n, c.k}, random_values(experts * c.n * c.k, "dweight"));
-    TRI_COMPARE_ON(
-        stream, grouped_weight_gradient, fmt::format("{} beta {}", what, beta),
-        (Operands{{"dweight", dweight}, {"dout", dout}, {"inp", inp}, {"offsets", at}}), ([&](const Place& on) {
-          return GroupedWeightGradient{
-              .dweight = on("dweight"), .dout = on("dout"), .inp = on("inp"), .offsets = on("offsets"), .beta = beta};
-        }),
-        elements(1e-5 * std::sqrt(static_cast<double>(rows))));
+    TRI_COMPARE_ON(stream, grouped_weight_gradient, fmt::format("{} beta {}", what, beta),
+                   (Operands{{"dweight", dweight}, {"dout", dout}, {"inp", inp}, {"offsets", at}}),
+                   TRI_MAKE((GroupedWeightGradient{.beta = beta}), dweight, dout, inp, offsets),
+                   elements(1e-5 * std::sqrt(static_cast<double>(rows))));
   }
 }
 
@@ -298,17 +255,9 @@ void compare_grouped_fp8(const GroupedCase& c, Dtype gradients, CudaStream& stre
                              {"a", matrix(gradients, c.k, false, "a")},
                              {"b", weight},
                              {"offsets", at},
-                             {"half", half},
-                             {"quarter", quarter}}),
-                   ([&](const Place& on) {
-                     return GroupedFp8Gemm{.out = on("out"),
-                                           .a = on("a"),
-                                           .b = on("b"),
-                                           .offsets = on("offsets"),
-                                           .inverse_a = on("half"),
-                                           .inverse_b = on("quarter"),
-                                           .accumulation = accumulation};
-                   }),
+                             {"inverse_a", half},
+                             {"inverse_b", quarter}}),
+                   TRI_MAKE((GroupedFp8Gemm{.accumulation = accumulation}), out, a, b, offsets, inverse_a, inverse_b),
                    elements(kBf16Tolerance + tolerance * std::sqrt(static_cast<double>(c.k))));
     for (const float beta : {0.0f, 1.0f}) {
       const Buffer dweight =
@@ -319,18 +268,10 @@ void compare_grouped_fp8(const GroupedCase& c, Dtype gradients, CudaStream& stre
                                {"dout_t", matrix(gradients, c.n, true, "dout")},
                                {"inp_t", matrix(Dtype::kE4M3, c.k, true, "inp")},
                                {"offsets", at},
-                               {"half", half},
-                               {"quarter", quarter}}),
-                     ([&](const Place& on) {
-                       return GroupedFp8Gradient{.dweight = on("dweight"),
-                                                 .dout_t = on("dout_t"),
-                                                 .inp_t = on("inp_t"),
-                                                 .offsets = on("offsets"),
-                                                 .inverse_a = on("half"),
-                                                 .inverse_b = on("quarter"),
-                                                 .beta = beta,
-                                                 .accumulation = accumulation};
-                     }),
+                               {"inverse_a", half},
+                               {"inverse_b", quarter}}),
+                     TRI_MAKE((GroupedFp8Gradient{.beta = beta, .accumulation = accumulation}), dweight, dout_t, inp_t,
+                              offsets, inverse_a, inverse_b),
                      elements(tolerance * std::sqrt(static_cast<double>(rows))));
     }
   }
@@ -338,12 +279,6 @@ void compare_grouped_fp8(const GroupedCase& c, Dtype gradients, CudaStream& stre
 
 TEST(CudaExperts, fp8_grouped_gemms_match_cpu) {
   TRI_NEEDS_GPU();
-  GpuProperties other = cuda::gpu_properties(0);
-  other.has_hopper_attention = false;
-  cuda::Context context(other);
-  TestStream without(context);
-  std::vector<CudaStream*> streams{&test_stream()};
-  if (flash_attention_is_hoppers(test_stream().context().properties())) streams.push_back(&without);
   const GroupedCase cases[] = {{{1}, 0, 16, 16},
                                {{0, 0}, 3, 64, 48},
                                {{3, 0, 5}, 1, 32, 16},
@@ -351,7 +286,7 @@ TEST(CudaExperts, fp8_grouped_gemms_match_cpu) {
                                {{0, 1, 127, 129, 0, 300, 64, 0}, 77, 144, 336},
                                {{257, 31, 32, 33, 700}, 5, 80, 528},
                                {std::vector<int>(130, 3), 9, 512, 64}};
-  for (CudaStream* stream : streams)
+  for (CudaStream* stream : grouped_streams())
     for (const Dtype gradients : {Dtype::kE4M3, Dtype::kE5M2})
       for (const GroupedCase& c : cases) compare_grouped_fp8(c, gradients, *stream);
 }
@@ -450,12 +385,6 @@ TEST(CudaExperts, peer_rows_match_cpu) {
 
 TEST(CudaExperts, grouped_gemms_match_cpu) {
   TRI_NEEDS_GPU();
-  GpuProperties other = cuda::gpu_properties(0);
-  other.has_hopper_attention = false;
-  cuda::Context context(other);
-  TestStream without(context);
-  std::vector<CudaStream*> streams{&test_stream()};
-  if (flash_attention_is_hoppers(test_stream().context().properties())) streams.push_back(&without);
   const GroupedCase cases[] = {{{1}, 0, 8, 8},
                                {{0, 0}, 3, 64, 40},
                                {{3, 0, 5}, 1, 24, 17},
@@ -464,7 +393,7 @@ TEST(CudaExperts, grouped_gemms_match_cpu) {
                                {{0, 0, 513, 0}, 0, 264, 64},
                                {{257, 31, 32, 33, 700}, 5, 72, 520},
                                {std::vector<int>(130, 3), 9, 512, 64}};
-  for (CudaStream* stream : streams)
+  for (CudaStream* stream : grouped_streams())
     for (const Dtype dtype : kTypes)
       for (const GroupedCase& c : cases) compare_grouped(c, dtype, *stream);
 }

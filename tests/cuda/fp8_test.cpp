@@ -51,15 +51,7 @@ TEST(Fp8Cast, cuda_matches_cpu_bit_for_bit) {
                 {"counts", {Dtype::kI64, {kNumFp8Counts}, Values(kNumFp8Counts, kManyCounted)}},
                 {"dbias", finite ? Buffer(Dtype::kF32, {columns}, random_values(columns, "dbias")) : Buffer()},
             };
-            const auto make = [](const Place& on) {
-              return Fp8Cast{.out = on("out"),
-                             .out_t = on("out_t"),
-                             .inp = on("inp"),
-                             .scale = on("scale"),
-                             .amax = on("amax"),
-                             .counts = on("counts"),
-                             .dbias = on("dbias")};
-            };
+            const auto make = TRI_MAKE(Fp8Cast{}, out, out_t, inp, scale, amax, counts, dbias);
             TRI_COMPARE(fp8_cast,
                         fmt::format("{} x {} {} to {}, form {}", rows, columns, enum_name(from), enum_name(to), form),
                         operands, make, Comparisons(same_bits, {{"dbias", elements(1e-2)}}));
@@ -241,9 +233,7 @@ TEST(Fp8Cast, cuda_rounds_every_border_as_the_cpu_does) {
       const auto count = static_cast<int64_t>(values.size());
       const Operands operands = {
           {"inp", {Dtype::kF32, {1, count}, values}}, {"out", {to, {1, count}}}, {"scale", one(1)}};
-      const auto make = [](const Place& on) {
-        return Fp8Cast{.out = on("out"), .inp = on("inp"), .scale = on("scale")};
-      };
+      const auto make = TRI_MAKE(Fp8Cast{}, out, inp, scale);
       TRI_COMPARE(fp8_cast, std::string(enum_name(to)), operands, make, Comparisons(same_bits));
     }
   }
@@ -254,7 +244,7 @@ TEST(Fp8Transpose, cuda_matches_cpu_bit_for_bit) {
   for (const auto& [rows, columns] : kShapes) {
     const Operands operands = {{"inp", {Dtype::kE5M2, {rows, columns}, random_values(rows * columns, "inp")}},
                                {"out", {Dtype::kE5M2, {columns, rows}}}};
-    const auto make = [](const Place& on) { return Fp8Transpose{.out = on("out"), .inp = on("inp")}; };
+    const auto make = TRI_MAKE(Fp8Transpose{}, out, inp);
     TRI_COMPARE(fp8_transpose, fmt::format("{} x {}", rows, columns), operands, make, Comparisons(same_bits));
   }
 }
@@ -266,7 +256,7 @@ TEST(Fp8Amax, cuda_matches_cpu_bit_for_bit) {
       for (const bool finite : {true, false}) {
         const Operands operands = {{"inp", {from, {rows, columns}, hard_values(rows * columns, finite)}},
                                    {"amax", one(0.0)}};
-        const auto make = [](const Place& on) { return Fp8Amax{.amax = on("amax"), .inp = on("inp")}; };
+        const auto make = TRI_MAKE(Fp8Amax{}, amax, inp);
         TRI_COMPARE(fp8_amax, fmt::format("{} x {}", rows, columns), operands, make, Comparisons(same_bits));
       }
 }
@@ -295,16 +285,8 @@ TEST(Fp8Scales, cuda_matches_cpu_bit_for_bit) {
             {"amax", {Dtype::kF32, {count}, amax}},
             {"history", {Dtype::kF32, {count}, history}},
             {"grad_scale", one(grad_scale)}};
-        const auto make = [&](const Place& on) {
-          return Fp8Scales{.from = from,
-                           .format = format,
-                           .scale = on("scale"),
-                           .inverse = on("inverse"),
-                           .amax = on("amax"),
-                           .history = on("history"),
-                           .grad_scale = on("grad_scale"),
-                           .decay = 0.9f};
-        };
+        const auto make = TRI_MAKE((Fp8Scales{.from = from, .format = format, .decay = 0.9f}), scale, inverse, amax,
+                                   history, grad_scale);
         TRI_COMPARE(fp8_scales, std::string(enum_name(format)), operands, make, Comparisons(same_bits));
       }
 }
@@ -313,7 +295,7 @@ TEST(Fp8CountsToFloat, cuda_matches_cpu_bit_for_bit) {
   TRI_NEEDS_GPU();
   const Operands operands = {{"counts", {Dtype::kI64, {5}, {0, 7, 16777217, 0x1p32, 0x1p40 + 1}}},
                              {"out", {Dtype::kF32, {5}}}};
-  const auto make = [](const Place& on) { return Fp8CountsToFloat{.out = on("out"), .counts = on("counts")}; };
+  const auto make = TRI_MAKE(Fp8CountsToFloat{}, out, counts);
   TRI_COMPARE(fp8_counts_to_float, "counts", operands, make, Comparisons(same_bits));
 }
 
@@ -351,16 +333,8 @@ TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
             {"out", form.beta == 0 ? Buffer(form.out, {m, n}) : Buffer(form.out, {m, n}, random_values(m * n, "out"))},
         };
         const double fp32 = accumulation == Fp8Accumulation::kFast ? 4e-2 : 1e-3;
-        const auto make = [&](const Place& on) {
-          return Fp8Gemm{.out = on("out"),
-                         .a = on("a"),
-                         .b = on("b"),
-                         .inverse_a = on("inverse_a"),
-                         .inverse_b = on("inverse_b"),
-                         .beta = form.beta,
-                         .bias = on("bias"),
-                         .accumulation = accumulation};
-        };
+        const auto make =
+            TRI_MAKE((Fp8Gemm{.beta = form.beta, .accumulation = accumulation}), out, a, b, inverse_a, inverse_b, bias);
         TRI_COMPARE(fp8_gemm, fmt::format("{} {} x {} x {}", form.name, m, n, k), operands, make,
                     Comparisons(rounding_of(form.out, fp32)));
       }

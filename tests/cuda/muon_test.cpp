@@ -53,13 +53,10 @@ TEST(CudaMuon, pack_and_unpack_parts_of_matrices) {
   for (const auto& [runs, count] : parts)
     for (const Dtype dtype : kTypes) {
       const Buffer slice(Dtype::kF32, {n}, random_values(n, "slice"));
-      const auto pack = [&](const Place& on) { return PackMatrix{.out = on("out"), .inp = on("inp"), .runs = runs}; };
+      const auto pack = TRI_MAKE((PackMatrix{.runs = runs}), out, inp);
       TRI_COMPARE(pack_matrix, fmt::format("pack {} of {}", count, runs.run),
                   (Operands{{"out", Buffer(dtype, {count})}, {"inp", slice}}), pack, same_bits);
-      const auto unpack = [&](const Place& on) {
-        return UnpackMatrix{
-            .out = on("out"), .inp = on("inp"), .master = on("master"), .runs = runs, .scale = 12.8f, .decay = 0.1f};
-      };
+      const auto unpack = TRI_MAKE((UnpackMatrix{.runs = runs, .scale = 12.8f, .decay = 0.1f}), out, inp, master);
       TRI_COMPARE(unpack_matrix, fmt::format("unpack {} of {}", count, runs.run),
                   (Operands{{"out", slice},
                             {"inp", Buffer(dtype, {count}, random_values(count, "inp"))},
@@ -79,13 +76,8 @@ TEST(CudaMuon, matrices_are_scaled_and_their_shards_joined) {
       for (const auto& [out_shards, inp_shards] : {std::pair<int64_t, int64_t>{1, 1}, {1, 4}, {4, 1}}) {
         if (columns % (out_shards * inp_shards) != 0) continue;
         for (const Buffer& sumsq : {Buffer(), summed.front().second}) {
-          const auto scale = [&](const Place& on) {
-            return ScaleMatrix{.out = on("out"),
-                               .inp = on("inp"),
-                               .sumsq = on("sumsq"),
-                               .out_shards = out_shards,
-                               .inp_shards = inp_shards};
-          };
+          const auto scale =
+              TRI_MAKE((ScaleMatrix{.out_shards = out_shards, .inp_shards = inp_shards}), out, inp, sumsq);
           TRI_COMPARE(scale_matrix, fmt::format("{} x {}, {} into {}", rows, columns, inp_shards, out_shards),
                       (Operands{{"out", Buffer(dtype, {rows, columns})}, {"inp", inp}, {"sumsq", sumsq}}), scale,
                       rounding_of(dtype));

@@ -78,6 +78,25 @@ Operands expect_cuda_matches_cpu(const std::string& what, const Operands& operan
 #define TRI_COMPARE(op, what, operands, make, comparisons) \
   TRI_COMPARE_ON(test_stream(), op, what, operands, make, comparisons)
 
+// Makes an op's arguments: a copy of `args` in which each named field is the operand of the same name, as in
+// TRI_MAKE((PackKv{.order = order}), kv, qkv).
+#define TRI_MAKE(args, ...)               \
+  [made_of = args](const Place& on) {     \
+    auto made = made_of;                  \
+    TRI_SCAN(TRI_SET_FIELDS(__VA_ARGS__)) \
+    return made;                          \
+  }
+#define TRI_SET_FIELDS(field, ...) \
+  made.field = on(#field);         \
+  __VA_OPT__(TRI_SET_NEXT TRI_PARENTHESES(__VA_ARGS__))
+#define TRI_SET_NEXT() TRI_SET_FIELDS
+#define TRI_PARENTHESES ()
+// Macros do not call themselves: each scan sets one more field, at most 27.
+#define TRI_SCAN(...) TRI_SCAN9(TRI_SCAN9(TRI_SCAN9(__VA_ARGS__)))
+#define TRI_SCAN9(...) TRI_SCAN3(TRI_SCAN3(TRI_SCAN3(__VA_ARGS__)))
+#define TRI_SCAN3(...) TRI_SCAN1(TRI_SCAN1(TRI_SCAN1(__VA_ARGS__)))
+#define TRI_SCAN1(...) __VA_ARGS__
+
 constexpr Dtype kTypes[] = {Dtype::kF32, Dtype::kBF16};
 
 // Compares element by element, to the rounding of the storage type.

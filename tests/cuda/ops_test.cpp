@@ -37,20 +37,8 @@ void compare_norms(const NormCase& c, CudaStream& stream) {
   const Buffer poisoned(dtype, {rows, width}), statistics(Dtype::kF32, {rows}), absent;
   const Comparison rounding = rounding_of(dtype);
   const float offset = parts == 2 ? 1.0f : 0.0f;  // added to the weight
-  const auto forward = [&](const Place& on) {
-    return NormForward{.kind = c.kind,
-                       .eps = 1e-5f,
-                       .offset = offset,
-                       .out = on("out"),
-                       .mean = on("mean"),
-                       .rstd = on("rstd"),
-                       .sum = on("sum"),
-                       .inp = on("inp"),
-                       .add = on("add"),
-                       .add_bias = on("add_bias"),
-                       .weight = on("weight"),
-                       .bias = on("bias")};
-  };
+  const auto forward = TRI_MAKE((NormForward{.kind = c.kind, .eps = 1e-5f, .offset = offset}), out, mean, rstd, sum,
+                                inp, add, add_bias, weight, bias);
   TRI_COMPARE_ON(stream, norm_forward, what,
                  (Operands{{"out", poisoned},
                            {"mean", layernorm ? statistics : absent},
@@ -62,9 +50,7 @@ void compare_norms(const NormCase& c, CudaStream& stream) {
                            {"weight", vector(dtype, "weight")},
                            {"bias", rich && layernorm ? vector(dtype, "bias") : absent}}),
                  forward, rounding);
-  const auto add = [](const Place& on) {
-    return ResidualAdd{.out = on("out"), .inp = on("inp"), .add = on("add"), .add_bias = on("add_bias")};
-  };
+  const auto add = TRI_MAKE(ResidualAdd{}, out, inp, add, add_bias);
   TRI_COMPARE_ON(stream, residual_add, what,
                  (Operands{{"out", poisoned},
                            {"inp", matrix("inp")},
@@ -74,19 +60,8 @@ void compare_norms(const NormCase& c, CudaStream& stream) {
   if (width == 1) return;  // the gradient of a norm of one element is rounding noise
   Values rstd(static_cast<size_t>(rows)), mean(rstd.size());
   for (size_t r = 0; r < rstd.size(); ++r) rstd[r] = 0.5 + 0.01 * static_cast<double>(r % 7), mean[r] = 0.1;
-  const auto backward = [&](const Place& on) {
-    return NormBackward{.kind = c.kind,
-                        .offset = offset,
-                        .dinp = on("dinp"),
-                        .dresidual = on("dresidual"),
-                        .dweight = on("dweight"),
-                        .dbias = on("dbias"),
-                        .dout = on("dout"),
-                        .inp = on("inp"),
-                        .weight = on("weight"),
-                        .mean = on("mean"),
-                        .rstd = on("rstd")};
-  };
+  const auto backward = TRI_MAKE((NormBackward{.kind = c.kind, .offset = offset}), dinp, dresidual, dweight, dbias,
+                                 dout, inp, weight, mean, rstd);
   TRI_COMPARE_ON(stream, norm_backward, what,
                  (Operands{{"dinp", poisoned},
                            {"dresidual", rich ? matrix("dresidual") : absent},
@@ -98,6 +73,16 @@ void compare_norms(const NormCase& c, CudaStream& stream) {
                            {"mean", layernorm ? Buffer(Dtype::kF32, {rows}, mean) : absent},
                            {"rstd", Buffer(Dtype::kF32, {rows}, rstd)}}),
                  backward, rounding);
+}
+
+// Makes the arguments of a backward op that overwrites the gradient it reads.
+template <class Make>
+auto in_place(Make make) {
+  return [make](const Place& on) {
+    auto args = make(on);
+    args.dinp = args.dout;
+    return args;
+  };
 }
 
 // Calls f for both dtypes and kinds of norms, and operands in 0, 1, 2 and 4 parts.
@@ -163,37 +148,31 @@ TEST(CudaOps, activation_elementwise_and_bias) {
         const int64_t inner = width * (is_gated(kind) ? 2 : 1);
         const Buffer inp(dtype, {rows, inner}, random_values(rows * inner, "inp", 2.0));
         const Buffer dout(dtype, {rows, width}, random_values(n, "dout"));
-        TRI_COMPARE(
-            activation_forward, what, (Operands{{"out", Buffer(dtype, {rows, width})}, {"inp", inp}}),
-            ([&](const Place& on) { return ActivationForward{.kind = kind, .out = on("out"), .inp = on("inp")}; }),
-            rounding);
+        TRI_COMPARE(activation_forward, what, (Operands{{"out", Buffer(dtype, {rows, width})}, {"inp", inp}}),
+                    TRI_MAKE((ActivationForward{.kind = kind}), out, inp), rounding);
         TRI_COMPARE(activation_backward, what,
                     (Operands{{"dinp", Buffer(dtype, {rows, inner})}, {"dout", dout}, {"inp", inp}}),
-                    ([&](const Place& on) {
-                      return ActivationBackward{.kind = kind, .dinp = on("dinp"), .dout = on("dout"), .inp = on("inp")};
-                    }),
-                    rounding);
+                    TRI_MAKE((ActivationBackward{.kind = kind}), dinp, dout, inp), rounding);
       }
       TRI_COMPARE(bias_backward, what,
                   (Operands{{"dbias", Buffer(Dtype::kF32, {width}, random_values(width, "dbias"))},
                             {"dout", Buffer(dtype, {rows, width}, random_values(n, "dout"))}}),
-                  ([](const Place& on) { return BiasBackward{.dbias = on("dbias"), .dout = on("dout")}; }), rounding);
+                  TRI_MAKE(BiasBackward{}, dbias, dout), rounding);
       for (const Dtype to : kTypes)
         TRI_COMPARE(cast, what,
                     (Operands{{"out", Buffer(to, {n})}, {"inp", Buffer(dtype, {n}, random_values(n, "inp"))}}),
-                    ([](const Place& on) { return Cast{.out = on("out"), .inp = on("inp")}; }), same_bits);
+                    TRI_MAKE(Cast{}, out, inp), same_bits);
       TRI_COMPARE(accumulate, what,
                   (Operands{{"inout", Buffer(dtype, {n}, random_values(n, "inout"))},
                             {"inp", Buffer(dtype, {n}, random_values(n, "inp"))}}),
-                  ([](const Place& on) { return Accumulate{.inout = on("inout"), .inp = on("inp")}; }), rounding);
+                  TRI_MAKE(Accumulate{}, inout, inp), rounding);
       for (const int64_t num_parts : {1, 2, 5})
         for (const SumInto into : {SumInto::kOverwrite, SumInto::kAdd})
           TRI_COMPARE(sum_parts, fmt::format("{} P {}", what, num_parts),
                       (Operands{{"out", into == SumInto::kAdd ? Buffer(dtype, {n}, random_values(n, "out"))
                                                               : Buffer(dtype, {n})},
                                 {"parts", Buffer(dtype, {num_parts, n}, random_values(num_parts * n, "parts"))}}),
-                      ([&](const Place& on) { return SumParts{.into = into, .out = on("out"), .parts = on("parts")}; }),
-                      same_bits);
+                      TRI_MAKE((SumParts{.into = into}), out, parts), same_bits);
     }
 }
 
@@ -211,33 +190,14 @@ TEST(CudaOps, embedding_and_position) {
         const Buffer dtable(Dtype::kF32, {vocab, width}, random_values(vocab * width, "dweight"));
         const Buffer dout(dtype, {rows, width}, random_values(rows * width, "dout"));
         TRI_COMPARE(embedding_forward, what, (Operands{{"out", poisoned}, {"tokens", tokens}, {"weight", table}}),
-                    ([&, first = first](const Place& on) {
-                      return EmbeddingForward{.out = on("out"),
-                                              .tokens = on("tokens"),
-                                              .weight = on("weight"),
-                                              .first_token = first,
-                                              .scale = scale};
-                    }),
-                    same_bits);
+                    TRI_MAKE((EmbeddingForward{.first_token = first, .scale = scale}), out, tokens, weight), same_bits);
         TRI_COMPARE(embedding_backward, what, (Operands{{"dweight", dtable}, {"dout", dout}, {"tokens", tokens}}),
-                    ([&, first = first](const Place& on) {
-                      return EmbeddingBackward{.dweight = on("dweight"),
-                                               .dout = on("dout"),
-                                               .tokens = on("tokens"),
-                                               .first_token = first,
-                                               .scale = scale};
-                    }),
+                    TRI_MAKE((EmbeddingBackward{.first_token = first, .scale = scale}), dweight, dout, tokens),
                     elements(kFloatTolerance));
         TRI_COMPARE(position_forward, what, (Operands{{"inout", dout}, {"weight", table}}),
-                    ([&, first = first](const Place& on) {
-                      return PositionForward{.inout = on("inout"), .weight = on("weight"), .first_row = first * 5};
-                    }),
-                    same_bits);
+                    TRI_MAKE((PositionForward{.first_row = first * 5}), inout, weight), same_bits);
         TRI_COMPARE(position_backward, what, (Operands{{"dweight", dtable}, {"dout", dout}}),
-                    ([&, first = first](const Place& on) {
-                      return PositionBackward{.dweight = on("dweight"), .dout = on("dout"), .first_row = first * 5};
-                    }),
-                    elements(kFloatTolerance));
+                    TRI_MAKE((PositionBackward{.first_row = first * 5}), dweight, dout), elements(kFloatTolerance));
       }
 }
 
@@ -250,10 +210,8 @@ TEST(CudaOps, row_positions) {
       values[static_cast<size_t>(i)] = static_cast<double>(i % key_len / 7 * 7);
     const Buffer out(Dtype::kI32, {batch * seq_len}), starts(Dtype::kI32, {batch, key_len}, values);
     TRI_COMPARE(row_positions, fmt::format("B {} T {} of {}", batch, seq_len, key_len),
-                (Operands{{"out", out}, {"starts", starts}}), ([&](const Place& on) {
-                  return RowPositions{.out = on("out"), .document_starts = on("starts"), .chunk_start = {32, 192}};
-                }),
-                same_bits);
+                (Operands{{"out", out}, {"document_starts", starts}}),
+                TRI_MAKE((RowPositions{.chunk_start = {32, 192}}), out, document_starts), same_bits);
   }
 }
 
@@ -302,26 +260,14 @@ TEST(CudaOps, kv_rows) {
         const std::string what = fmt::format("{} rows {} heads {} x {} HS {}, {}", enum_name(dtype), rows, kv, group,
                                              head_size, enum_name(order));
         const Buffer qkv(dtype, {rows, width}, random_values(rows * width, "qkv"));
-        TRI_COMPARE(pack_kv, what, (Operands{{"kv", Buffer(dtype, {rows, kv_width})}, {"qkv", qkv}}),
-                    ([&, kv = kv, group = group](const Place& on) {
-                      return PackKv{.kv = on("kv"),
-                                    .qkv = on("qkv"),
-                                    .order = order,
-                                    .first_kv_head = first,
-                                    .num_kv_heads = kv,
-                                    .group = group};
-                    }),
-                    rounding_of(dtype));
+        TRI_COMPARE(
+            pack_kv, what, (Operands{{"kv", Buffer(dtype, {rows, kv_width})}, {"qkv", qkv}}),
+            TRI_MAKE((PackKv{.order = order, .first_kv_head = first, .num_kv_heads = kv, .group = group}), kv, qkv),
+            rounding_of(dtype));
         const Buffer gathered(dtype, {parts, rows, kv_width}, random_values(parts * rows * kv_width, "parts"));
         TRI_COMPARE(unpack_kv, what, (Operands{{"qkv", qkv}, {"parts", gathered}}),
-                    ([&, kv = kv, group = group](const Place& on) {
-                      return UnpackKv{.qkv = on("qkv"),
-                                      .parts = on("parts"),
-                                      .order = order,
-                                      .first_kv_head = first,
-                                      .num_kv_heads = kv,
-                                      .group = group};
-                    }),
+                    TRI_MAKE((UnpackKv{.order = order, .first_kv_head = first, .num_kv_heads = kv, .group = group}),
+                             qkv, parts),
                     rounding_of(dtype));
       }
 }
@@ -359,34 +305,19 @@ TEST(CudaOps, qk_norm_rope) {
                                 {"query_weight", vector(dtype, "query_weight")},
                                 {"key_weight", vector(dtype, "key_weight")},
                                 {"table", angles}}),
-                      ([&, kv = kv, group = group](const Place& on) {
-                        return QkNormRopeForward{.offset = from == to ? 1.0f : 0.0f,
-                                                 .out = on("out"),
-                                                 .inp = on("inp"),
-                                                 .query_weight = on("query_weight"),
-                                                 .key_weight = on("key_weight"),
-                                                 .table = on("table"),
-                                                 .num_kv_heads = kv,
-                                                 .group = group,
-                                                 .out_order = to,
-                                                 .inp_order = from};
-                      }),
+                      TRI_MAKE((QkNormRopeForward{.offset = from == to ? 1.0f : 0.0f,
+                                                  .num_kv_heads = kv,
+                                                  .group = group,
+                                                  .out_order = to,
+                                                  .inp_order = from}),
+                               out, inp, query_weight, key_weight, table),
                       rounding_of(dtype));
-          const auto backward = [&, kv = kv, group = group](const Place& on, const char* dinp) {
-            return QkNormRopeBackward{.offset = from == to ? 1.0f : 0.0f,
-                                      .dinp = on(dinp),
-                                      .dquery_weight = on("dquery_weight"),
-                                      .dkey_weight = on("dkey_weight"),
-                                      .dout = on("dout"),
-                                      .inp = on("inp"),
-                                      .query_weight = on("query_weight"),
-                                      .key_weight = on("key_weight"),
-                                      .table = on("table"),
-                                      .num_kv_heads = kv,
-                                      .group = group,
-                                      .dout_order = from,
-                                      .dinp_order = to};
-          };
+          const auto backward = TRI_MAKE((QkNormRopeBackward{.offset = from == to ? 1.0f : 0.0f,
+                                                             .num_kv_heads = kv,
+                                                             .group = group,
+                                                             .dout_order = from,
+                                                             .dinp_order = to}),
+                                         dinp, dquery_weight, dkey_weight, dout, inp, query_weight, key_weight, table);
           Operands operands{{"dinp", poisoned},
                             {"dquery_weight", vector(Dtype::kF32, "dquery_weight")},
                             {"dkey_weight", vector(Dtype::kF32, "dkey_weight")},
@@ -398,11 +329,9 @@ TEST(CudaOps, qk_norm_rope) {
           // Sums over all heads and rows, added in a different order.
           const Comparisons comparisons(rounding_of(dtype),
                                         {{"dquery_weight", elements(3e-5)}, {"dkey_weight", elements(3e-5)}});
-          TRI_COMPARE(qk_norm_rope_backward, what, operands, ([&](const Place& on) { return backward(on, "dinp"); }),
-                      comparisons);
+          TRI_COMPARE(qk_norm_rope_backward, what, operands, backward, comparisons);
           if (from == to)
-            TRI_COMPARE(qk_norm_rope_backward, what + " in place", operands,
-                        ([&](const Place& on) { return backward(on, "dout"); }), comparisons);
+            TRI_COMPARE(qk_norm_rope_backward, what + " in place", operands, in_place(backward), comparisons);
         }
     }
 }
@@ -436,10 +365,7 @@ TEST(CudaOps, qk_norm_full) {
           const std::string what = fmt::format("{} T {} heads {} x {} HS {}, {} to {}", enum_name(dtype), seq_len, kv,
                                                group, head_size, enum_name(from), enum_name(to));
           TRI_COMPARE(qk_norm_squares, what, (Operands{{"sums", sums}, {"inp", matrix("inp")}}),
-                      ([&, kv = kv, group = group](const Place& on) {
-                        return QkNormSquares{
-                            .sums = on("sums"), .inp = on("inp"), .num_kv_heads = kv, .group = group, .order = from};
-                      }),
+                      TRI_MAKE((QkNormSquares{.num_kv_heads = kv, .group = group, .order = from}), sums, inp),
                       with_sums);
           Operands operands{{"out", poisoned},
                             {"rstd", sums},
@@ -448,21 +374,14 @@ TEST(CudaOps, qk_norm_full) {
                             {"query_weight", vector(dtype, queries, "query_weight")},
                             {"key_weight", vector(dtype, keys, "key_weight")},
                             {"table", angles}};
-          TRI_COMPARE(qk_norm_full_forward, what, operands, ([&, kv = kv, group = group](const Place& on) {
-                        return QkNormFullForward{.query_width = 2 * queries,
-                                                 .key_width = 3 * keys,
-                                                 .out = on("out"),
-                                                 .rstd = on("rstd"),
-                                                 .squares = on("squares"),
-                                                 .inp = on("inp"),
-                                                 .query_weight = on("query_weight"),
-                                                 .key_weight = on("key_weight"),
-                                                 .table = on("table"),
-                                                 .num_kv_heads = kv,
-                                                 .group = group,
-                                                 .out_order = to,
-                                                 .inp_order = from};
-                      }),
+          TRI_COMPARE(qk_norm_full_forward, what, operands,
+                      TRI_MAKE((QkNormFullForward{.query_width = 2 * queries,
+                                                  .key_width = 3 * keys,
+                                                  .num_kv_heads = kv,
+                                                  .group = group,
+                                                  .out_order = to,
+                                                  .inp_order = from}),
+                               out, rstd, squares, inp, query_weight, key_weight, table),
                       with_sums);
           Operands of_products{{"sums", sums},
                                {"dout", matrix("dout")},
@@ -470,37 +389,19 @@ TEST(CudaOps, qk_norm_full) {
                                {"query_weight", vector(dtype, queries, "query_weight")},
                                {"key_weight", vector(dtype, keys, "key_weight")},
                                {"table", angles}};
-          TRI_COMPARE(qk_norm_products, what, of_products, ([&, kv = kv, group = group](const Place& on) {
-                        return QkNormProducts{.sums = on("sums"),
-                                              .dout = on("dout"),
-                                              .inp = on("inp"),
-                                              .query_weight = on("query_weight"),
-                                              .key_weight = on("key_weight"),
-                                              .table = on("table"),
-                                              .num_kv_heads = kv,
-                                              .group = group,
-                                              .dout_order = from,
-                                              .inp_order = to};
-                      }),
-                      with_sums);
-          const auto backward = [&, kv = kv, group = group](const Place& on, const char* dinp) {
-            return QkNormFullBackward{.query_width = 2 * queries,
-                                      .key_width = 3 * keys,
-                                      .dinp = on(dinp),
-                                      .dquery_weight = on("dquery_weight"),
-                                      .dkey_weight = on("dkey_weight"),
-                                      .rstd = on("rstd"),
-                                      .products = on("products"),
-                                      .dout = on("dout"),
-                                      .inp = on("inp"),
-                                      .query_weight = on("query_weight"),
-                                      .key_weight = on("key_weight"),
-                                      .table = on("table"),
-                                      .num_kv_heads = kv,
-                                      .group = group,
-                                      .dout_order = from,
-                                      .dinp_order = to};
-          };
+          TRI_COMPARE(
+              qk_norm_products, what, of_products,
+              TRI_MAKE((QkNormProducts{.num_kv_heads = kv, .group = group, .dout_order = from, .inp_order = to}), sums,
+                       dout, inp, query_weight, key_weight, table),
+              with_sums);
+          const auto backward =
+              TRI_MAKE((QkNormFullBackward{.query_width = 2 * queries,
+                                           .key_width = 3 * keys,
+                                           .num_kv_heads = kv,
+                                           .group = group,
+                                           .dout_order = from,
+                                           .dinp_order = to}),
+                       dinp, dquery_weight, dkey_weight, rstd, products, dout, inp, query_weight, key_weight, table);
           Operands of_backward{{"dinp", poisoned},
                                {"dquery_weight", vector(Dtype::kF32, queries, "dquery_weight")},
                                {"dkey_weight", vector(Dtype::kF32, keys, "dkey_weight")},
@@ -514,11 +415,9 @@ TEST(CudaOps, qk_norm_full) {
           // Sums over all rows, added in a different order.
           const Comparisons comparisons(rounding_of(dtype),
                                         {{"dquery_weight", elements(3e-5)}, {"dkey_weight", elements(3e-5)}});
-          TRI_COMPARE(qk_norm_full_backward, what, of_backward, ([&](const Place& on) { return backward(on, "dinp"); }),
-                      comparisons);
+          TRI_COMPARE(qk_norm_full_backward, what, of_backward, backward, comparisons);
           if (from == to)
-            TRI_COMPARE(qk_norm_full_backward, what + " in place", of_backward,
-                        ([&](const Place& on) { return backward(on, "dout"); }), comparisons);
+            TRI_COMPARE(qk_norm_full_backward, what + " in place", of_backward, in_place(backward), comparisons);
         }
     }
 }
@@ -549,14 +448,9 @@ void compare_cross_entropy(const CrossEntropyCase& c) {
     const Operands done = TRI_COMPARE(
         cross_entropy_stats, name(rank),
         (Operands{{"stats", Buffer(Dtype::kF32, {c.rows, 3})}, {"logits", logits_of(rank)}, {"targets", targets}}),
-        ([&](const Place& on) {
-          return CrossEntropyStats{.stats = on("stats"),
-                                   .logits = on("logits"),
-                                   .targets = on("targets"),
-                                   .first_token = static_cast<int>(rank * c.columns),
-                                   .vocab = c.vocab,
-                                   .softcap = c.softcap};
-        }),
+        TRI_MAKE((CrossEntropyStats{
+                     .first_token = static_cast<int>(rank * c.columns), .vocab = c.vocab, .softcap = c.softcap}),
+                 stats, logits, targets),
         elements(2e-5));
     const Values stats = done.front().second.values();
     gathered.insert(gathered.end(), stats.begin(), stats.end());
@@ -569,18 +463,13 @@ void compare_cross_entropy(const CrossEntropyCase& c) {
           cross_entropy_loss, name(rank) + (full ? ", full" : ""),
           (Operands{
               {"loss", loss}, {"logits", logits_of(rank)}, {"stats", full ? absent : stats}, {"targets", targets}}),
-          ([&](const Place& on) {
-            return CrossEntropyLoss{.loss = on("loss"),
-                                    .logits = on("logits"),
-                                    .stats = on("stats"),
-                                    .targets = on("targets"),
-                                    .first_token = static_cast<int>(rank * c.columns),
-                                    .vocab = c.vocab,
-                                    .gradient = c.gradient,
-                                    .grad_scale = 0.25f,
-                                    .z_loss = c.z_loss,
-                                    .softcap = c.softcap};
-          }),
+          TRI_MAKE((CrossEntropyLoss{.first_token = static_cast<int>(rank * c.columns),
+                                     .vocab = c.vocab,
+                                     .gradient = c.gradient,
+                                     .grad_scale = 0.25f,
+                                     .z_loss = c.z_loss,
+                                     .softcap = c.softcap}),
+                   loss, logits, stats, targets),
           rounding_of(c.dtype, 5e-5));
     }
 }

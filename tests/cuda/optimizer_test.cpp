@@ -55,19 +55,13 @@ struct Slice {
 };
 
 Moments moments_on(const Place& on) {
-  return {.master = on("master"),
-          .exp_avg = on("exp_avg"),
-          .exp_avg_sq = on("exp_avg_sq"),
-          .grad = on("grad"),
-          .grad_scale = on("grad_scale"),
-          .block_tensor = on("block_tensor"),
-          .decay = on("decay"),
-          .beta1 = 0.9f,
-          .beta2 = 0.95f,
-          .eps = 1e-6f,
-          .bias_correction1 = 0.3f,
-          .bias_correction2 = 0.2f,
-          .rounding = {.draws = on("draws"), .first_block = 70, .step_key = 0x123456789ABCDEF}};
+  const Moments numbers{.beta1 = 0.9f,
+                        .beta2 = 0.95f,
+                        .eps = 1e-6f,
+                        .bias_correction1 = 0.3f,
+                        .bias_correction2 = 0.2f,
+                        .rounding = {.draws = on("draws"), .first_block = 70, .step_key = 0x123456789ABCDEF}};
+  return TRI_MAKE(numbers, master, exp_avg, exp_avg_sq, grad, grad_scale, block_tensor, decay)(on);
 }
 AdamwUpdate adamw_on(const Place& on) { return {.moments = moments_on(on), .param = on("param"), .lr = 0.01f}; }
 LambDirection lamb_direction_on(const Place& on) { return {.moments = moments_on(on)}; }
@@ -208,17 +202,8 @@ TEST(CudaOptimizers, lamb_apply) {
                             {"grad_scale", Buffer(Dtype::kF32, {1}, {0.5})},
                             {"block_tensor", slice.block_tensor},
                             {"decay", slice.decay}}),
-                  ([](const Place& on) {
-                    return LambApply{.master = on("master"),
-                                     .param = on("param"),
-                                     .direction = on("direction"),
-                                     .weight_sumsq = on("weight_sumsq"),
-                                     .direction_sumsq = on("direction_sumsq"),
-                                     .grad_scale = on("grad_scale"),
-                                     .block_tensor = on("block_tensor"),
-                                     .decay = on("decay"),
-                                     .lr = 0.01f};
-                  }),
+                  TRI_MAKE((LambApply{.lr = 0.01f}), master, param, direction, weight_sumsq, direction_sumsq,
+                           grad_scale, block_tensor, decay),
                   Comparisons(elements(2e-5), {{"param", rounding_of(type)}}));
     }
 }
@@ -232,11 +217,8 @@ TEST(CudaOptimizers, average_weights) {
                             {"master", slice.floats("master")},
                             {"grad_scale", Buffer(Dtype::kF32, {1}, {grad_scale})}};
       const Operands after =
-          TRI_COMPARE(average_weights, fmt::format("average {}", grad_scale), before, ([](const Place& on) {
-                        return AverageWeights{
-                            .ema = on("ema"), .master = on("master"), .grad_scale = on("grad_scale"), .decay = 0.9f};
-                      }),
-                      elements(1e-6));
+          TRI_COMPARE(average_weights, fmt::format("average {}", grad_scale), before,
+                      TRI_MAKE((AverageWeights{.decay = 0.9f}), ema, master, grad_scale), elements(1e-6));
       EXPECT_EQ(after[0].second.same_bits(before[0].second), std::isnan(grad_scale));
     }
 }
@@ -249,17 +231,12 @@ TEST(CudaOptimizers, sums) {
         tensor_sumsq, "sumsq",
         (Operands{
             {"sumsq", one_a_tensor({1, 2, 3, 4})}, {"inp", slice.floats("inp")}, {"block_tensor", slice.block_tensor}}),
-        ([](const Place& on) {
-          return TensorSumsq{.sumsq = on("sumsq"), .inp = on("inp"), .block_tensor = on("block_tensor")};
-        }),
-        elements(2e-6));
-    TRI_COMPARE(
-        weighted_sum, "weighted sum",
-        (Operands{{"out", Buffer(Dtype::kF32, {1}, {3.0})},
-                  {"inp", slice.floats("inp")},
-                  {"weight", slice.floats("weight")}}),
-        ([](const Place& on) { return WeightedSum{.out = on("out"), .inp = on("inp"), .weight = on("weight")}; }),
-        elements(2e-5));
+        TRI_MAKE(TensorSumsq{}, sumsq, inp, block_tensor), elements(2e-6));
+    TRI_COMPARE(weighted_sum, "weighted sum",
+                (Operands{{"out", Buffer(Dtype::kF32, {1}, {3.0})},
+                          {"inp", slice.floats("inp")},
+                          {"weight", slice.floats("weight")}}),
+                TRI_MAKE(WeightedSum{}, out, inp, weight), elements(2e-5));
   }
 }
 
@@ -271,11 +248,7 @@ TEST(CudaOptimizers, clip_scale) {
                   (Operands{{"scale", Buffer(Dtype::kF32, {1})},
                             {"norm", Buffer(Dtype::kF32, {1})},
                             {"norm_sq", Buffer(Dtype::kF32, {1}, {norm_sq})}}),
-                  ([&](const Place& on) {
-                    return ClipScale{
-                        .scale = on("scale"), .norm = on("norm"), .norm_sq = on("norm_sq"), .max_norm = most};
-                  }),
-                  elements(1e-6));
+                  TRI_MAKE((ClipScale{.max_norm = most}), scale, norm, norm_sq), elements(1e-6));
   for (const float norm_limit : {1.9f, 2.0f})
     for (const float loss_limit : {2.9f, 3.0f})
       TRI_COMPARE(clip_scale, fmt::format("limits {} {}", norm_limit, loss_limit),
@@ -283,15 +256,8 @@ TEST(CudaOptimizers, clip_scale) {
                             {"norm", Buffer(Dtype::kF32, {1})},
                             {"norm_sq", Buffer(Dtype::kF32, {1}, {4.0})},
                             {"loss", Buffer(Dtype::kF32, {1}, {3.0})}}),
-                  ([&](const Place& on) {
-                    return ClipScale{.scale = on("scale"),
-                                     .norm = on("norm"),
-                                     .norm_sq = on("norm_sq"),
-                                     .loss = on("loss"),
-                                     .max_norm = 1,
-                                     .norm_limit = norm_limit,
-                                     .loss_limit = loss_limit};
-                  }),
+                  TRI_MAKE((ClipScale{.max_norm = 1, .norm_limit = norm_limit, .loss_limit = loss_limit}), scale, norm,
+                           norm_sq, loss),
                   elements(1e-6));
 }
 
