@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "io/base/random.h"
 #include "kernels/core/arena.h"
@@ -52,10 +53,17 @@ class Cases {
     return tensors_.back();
   }
   Tensor take(std::initializer_list<int64_t> shape) { return take(type_, shape); }
+  // A case is a call of an op with `args`: `bytes` moved through memory, or FLOPs.
+  template <class Args>
+  void add(const std::string& name, const std::string& shape, double bytes, double flops,
+           void (*op)(const Args&, Stream&), const std::type_identity_t<Args>& args) {
+    cases_.push_back({name, shape, bytes, flops, [=](Stream& s) { op(args, s); }});
+  }
   // The kernel moves `elements` of the compute dtype through memory.
-  void memory_case(const std::string& name, const std::string& shape, double elements, std::function<void(Stream&)> run,
-                   double extra_bytes = 0) {
-    cases_.push_back({name, shape, elements * element_ + extra_bytes, 0, std::move(run)});
+  template <class Args>
+  void memory_case(const std::string& name, const std::string& shape, double elements, void (*op)(const Args&, Stream&),
+                   const std::type_identity_t<Args>& args, double extra_bytes = 0) {
+    add(name, shape, elements * element_ + extra_bytes, 0, op, args);
   }
 
   void norms() {
@@ -74,40 +82,34 @@ class Cases {
     added.sum = sum;
     added.add = add;
     added.add_bias = add_bias;
-    memory_case("norm_forward", shape, 2 * rows, [=](Stream& s) { norm_forward(plain, s); });
-    memory_case("norm_forward, residual", shape, 4 * rows, [=](Stream& s) { norm_forward(added, s); });
+    memory_case("norm_forward", shape, 2 * rows, norm_forward, plain);
+    memory_case("norm_forward, residual", shape, 4 * rows, norm_forward, added);
     const Tensor quantized = take(Dtype::kE4M3, {R_, C}), one = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
     const Fp8Cast to_fp8{.out = quantized, .scale = one, .amax = amax, .counts = take(Dtype::kI64, {kNumFp8Counts})};
     const auto fp8_case = [&](const std::string& name, double elements, NormForward norm) {
       norm.out = {};
-      memory_case(
-          name, shape, elements, [=](Stream& s) { fp8_norm_forward({.norm = norm, .cast = to_fp8}, s); }, rows);
+      memory_case(name, shape, elements, fp8_norm_forward, {.norm = norm, .cast = to_fp8}, rows);
     };
     fp8_case("fp8 norm_forward", rows, plain);
     fp8_case("fp8 norm_forward, residual", 3 * rows, added);
-    memory_case("norm_backward", shape, 4 * rows, [=](Stream& s) {
-      norm_backward({.kind = kind,
-                     .dinp = out,
-                     .dresidual = add,
-                     .dweight = dweight,
-                     .dbias = dbias,
-                     .dout = sum,
-                     .inp = inp,
-                     .weight = weight,
-                     .mean = mean,
-                     .rstd = rstd},
-                    s);
-    });
-    memory_case("residual_add", shape, 3 * rows,
-                [=](Stream& s) { residual_add({.out = out, .inp = inp, .add = add, .add_bias = add_bias}, s); });
-    memory_case("accumulate", shape, 3 * rows,
-                [=](Stream& s) { accumulate({.inout = out.flat(), .inp = inp.flat()}, s); });
+    memory_case("norm_backward", shape, 4 * rows, norm_backward,
+                {.kind = kind,
+                 .dinp = out,
+                 .dresidual = add,
+                 .dweight = dweight,
+                 .dbias = dbias,
+                 .dout = sum,
+                 .inp = inp,
+                 .weight = weight,
+                 .mean = mean,
+                 .rstd = rstd});
+    memory_case("residual_add", shape, 3 * rows, residual_add,
+                {.out = out, .inp = inp, .add = add, .add_bias = add_bias});
+    memory_case("accumulate", shape, 3 * rows, accumulate, {.inout = out.flat(), .inp = inp.flat()});
     const Tensor parts = take({2, R_ * C});
-    memory_case("sum_parts of 2", shape, 3 * rows,
-                [=](Stream& s) { sum_parts({.out = out.flat(), .parts = parts}, s); });
+    memory_case("sum_parts of 2", shape, 3 * rows, sum_parts, {.out = out.flat(), .parts = parts});
     const Tensor wide = take(Dtype::kF32, {R_, C});
-    memory_case(
-        "cast to fp32", shape, rows, [=](Stream& s) { cast({.out = wide.flat(), .inp = inp.flat()}, s); }, 4 * rows);
+    memory_case("cast to fp32", shape, rows, cast, {.out = wide.flat(), .inp = inp.flat()}, 4 * rows);
   }
 
   void activations() {
@@ -118,12 +120,12 @@ class Cases {
     const auto rows = static_cast<double>(R_);
     const Activation kind = c_.model.activation;
     const std::string name(enum_name(kind)), shape = fmt::format("R {} F {}", R_, F);
-    memory_case(name + " forward", shape, rows * mlp.activation_elements(Pass::kForward),
-                [=](Stream& s) { activation_forward({.kind = kind, .out = out, .inp = pre}, s); });
-    memory_case(name + " backward", shape, rows * mlp.activation_elements(Pass::kBackward),
-                [=](Stream& s) { activation_backward({.kind = kind, .dinp = dpre, .dout = out, .inp = pre}, s); });
-    memory_case("bias_backward", shape, rows * static_cast<double>(width),
-                [=](Stream& s) { bias_backward({.dbias = dbias, .dout = dpre}, s); });
+    memory_case(name + " forward", shape, rows * mlp.activation_elements(Pass::kForward), activation_forward,
+                {.kind = kind, .out = out, .inp = pre});
+    memory_case(name + " backward", shape, rows * mlp.activation_elements(Pass::kBackward), activation_backward,
+                {.kind = kind, .dinp = dpre, .dout = out, .inp = pre});
+    memory_case("bias_backward", shape, rows * static_cast<double>(width), bias_backward,
+                {.dbias = dbias, .dout = dpre});
   }
 
   void fp8_casts() {
@@ -136,13 +138,10 @@ class Cases {
     const Fp8Cast rows{.out = out, .inp = inp, .scale = scale, .amax = amax, .counts = counts};
     Fp8Cast both = rows;
     both.out_t = out_t;
-    memory_case(
-        "fp8_cast", shape, count, [=](Stream& s) { fp8_cast(rows, s); }, count);
-    memory_case(
-        "fp8_cast and transpose", shape, count, [=](Stream& s) { fp8_cast(both, s); }, 2 * count);
-    memory_case(
-        "fp8_transpose", shape, 0, [=](Stream& s) { fp8_transpose({.out = out_t, .inp = out}, s); }, 2 * count);
-    memory_case("fp8_amax", shape, count, [=](Stream& s) { fp8_amax({.amax = amax, .inp = inp}, s); });
+    memory_case("fp8_cast", shape, count, fp8_cast, rows, count);
+    memory_case("fp8_cast and transpose", shape, count, fp8_cast, both, 2 * count);
+    memory_case("fp8_transpose", shape, 0, fp8_transpose, {.out = out_t, .inp = out}, 2 * count);
+    memory_case("fp8_amax", shape, count, fp8_amax, {.amax = amax, .inp = inp});
   }
 
   void fp8_activations() {
@@ -159,17 +158,13 @@ class Cases {
     const Activation kind = c_.model.activation;
     const std::string name(enum_name(kind)), shape = fmt::format("R {} F {}", R_, F);
     const double count = static_cast<double>(R_) * static_cast<double>(F), in = static_cast<double>(width / F);
-    memory_case(
-        "fp8 " + name + " forward", shape, in * count,
-        [=](Stream& s) { fp8_activation_forward({.kind = kind, .inp = pre, .cast = made}, s); }, count);
-    memory_case(
-        "fp8 " + name + " forward and transpose", shape, in * count,
-        [=](Stream& s) { fp8_activation_forward({.kind = kind, .inp = pre, .cast = made_both}, s); }, 2 * count);
+    memory_case("fp8 " + name + " forward", shape, in * count, fp8_activation_forward,
+                {.kind = kind, .inp = pre, .cast = made}, count);
+    memory_case("fp8 " + name + " forward and transpose", shape, in * count, fp8_activation_forward,
+                {.kind = kind, .inp = pre, .cast = made_both}, 2 * count);
     Fp8Cast gradient{.out = dpre, .out_t = dpre_t, .scale = scale, .amax = amax, .counts = counts, .dbias = dbias};
-    memory_case(
-        "fp8 " + name + " backward", shape, (in + 1) * count,
-        [=](Stream& s) { fp8_activation_backward({.kind = kind, .dout = inp, .inp = pre, .cast = gradient}, s); },
-        2 * in * count);
+    memory_case("fp8 " + name + " backward", shape, (in + 1) * count, fp8_activation_backward,
+                {.kind = kind, .dout = inp, .inp = pre, .cast = gradient}, 2 * in * count);
   }
 
   // A microbatch through the router; later cases use the rows of each expert as the first cases sorted them.
@@ -184,98 +179,76 @@ class Cases {
     const std::string shape = fmt::format("R {} E {} K {}", R_, E, K), wide = fmt::format("{} C {}", shape, C);
     const auto scores = 4.0 * static_cast<double>(logits.numel()), pairs = static_cast<double>(P);
     const double size = pairs * static_cast<double>(C), of_tokens = size / static_cast<double>(K);
-    cases_.push_back({"router_forward", shape, scores + 8 * pairs, 0, [=](Stream& s) {
-                        router_forward({.experts = chosen,
-                                        .weights = weights,
-                                        .counts = counts,
-                                        .share_sums = shares,
-                                        .logits = logits,
-                                        .rule = rule},
-                                       s);
-                      }});
+    add("router_forward", shape, scores + 8 * pairs, 0, router_forward,
+        {.experts = chosen,
+         .weights = weights,
+         .counts = counts,
+         .share_sums = shares,
+         .logits = logits,
+         .rule = rule});
+    memory_case("router_backward", shape, static_cast<double>(dlogits.numel()), router_backward,
+                {.dlogits = dlogits,
+                 .dweights = weights,
+                 .logits = logits,
+                 .experts = chosen,
+                 .counts = counts,
+                 .rule = rule,
+                 .aux_scale = 1e-3f,
+                 .z_scale = 1e-3f},
+                scores + 8 * pairs);
+    add("sort_pairs", shape, 12 * pairs, 0, sort_pairs,
+        {.place = place, .pair = pair, .offsets = offsets, .experts = chosen});
+    memory_case("gather_rows", wide, of_tokens + size, gather_rows,
+                {.out = rows, .inp = tokens, .index = pair, .divisor = static_cast<int>(K)});
+    memory_case("combine_rows", wide, of_tokens + size, combine_rows,
+                {.out = tokens, .rows = rows, .place = place, .weights = weights});
     memory_case(
-        "router_backward", shape, static_cast<double>(dlogits.numel()),
-        [=](Stream& s) {
-          router_backward({.dlogits = dlogits,
-                           .dweights = weights,
-                           .logits = logits,
-                           .experts = chosen,
-                           .counts = counts,
-                           .rule = rule,
-                           .aux_scale = 1e-3f,
-                           .z_scale = 1e-3f},
-                          s);
-        },
-        scores + 8 * pairs);
-    cases_.push_back({"sort_pairs", shape, 12 * pairs, 0, [=](Stream& s) {
-                        sort_pairs({.place = place, .pair = pair, .offsets = offsets, .experts = chosen}, s);
-                      }});
-    memory_case("gather_rows", wide, of_tokens + size, [=](Stream& s) {
-      gather_rows({.out = rows, .inp = tokens, .index = pair, .divisor = static_cast<int>(K)}, s);
-    });
-    memory_case("combine_rows", wide, of_tokens + size,
-                [=](Stream& s) { combine_rows({.out = tokens, .rows = rows, .place = place, .weights = weights}, s); });
-    memory_case("combine_backward", wide, of_tokens + 2 * size, [=](Stream& s) {
-      combine_backward(
-          {.drows = drows, .dweights = weights, .dout = tokens, .rows = rows, .place = place, .weights = weights}, s);
-    });
+        "combine_backward", wide, of_tokens + 2 * size, combine_backward,
+        {.drows = drows, .dweights = weights, .dout = tokens, .rows = rows, .place = place, .weights = weights});
     const int64_t F = moe_.expert_hidden;
     for (const auto& [n, k] : {std::pair{moe_.width_of(F), C}, {C, F}}) {
       const Tensor inp = take({P, k}), out = take({P, n}), weight = take({E, n, k});
       const Tensor dweight = take(Dtype::kF32, {E, n, k}), one = weight.rows(0, 1).view({n, k});
       const std::string sizes = fmt::format("E {} rows {} N {} K {}", E, P, n, k);
       const double flops = 2 * pairs * static_cast<double>(n) * static_cast<double>(k);
-      const auto product = [&](const std::string& name, std::function<void(Stream&)> run) {
-        cases_.push_back({name, sizes, 0, flops, std::move(run)});
+      const auto product = [&]<class Args>(const std::string& name, void (*op)(const Args&, Stream&),
+                                           const std::type_identity_t<Args>& args) {
+        add(name, sizes, 0, flops, op, args);
       };
-      product("grouped_forward",
-              [=](Stream& s) { grouped_forward({.out = out, .inp = inp, .weight = weight, .offsets = offsets}, s); });
-      product("gemm of one expert, forward",
-              [=](Stream& s) { gemm({.out = out, .a = inp, .b = one, .trans_b = Trans::kYes}, s); });
-      product("grouped_input_gradient", [=](Stream& s) {
-        grouped_input_gradient({.dinp = inp, .dout = out, .weight = weight, .offsets = offsets}, s);
-      });
-      product("gemm of one expert, input gradient", [=](Stream& s) { gemm({.out = inp, .a = out, .b = one}, s); });
+      product("grouped_forward", grouped_forward, {.out = out, .inp = inp, .weight = weight, .offsets = offsets});
+      product("gemm of one expert, forward", gemm, {.out = out, .a = inp, .b = one, .trans_b = Trans::kYes});
+      product("grouped_input_gradient", grouped_input_gradient,
+              {.dinp = inp, .dout = out, .weight = weight, .offsets = offsets});
+      product("gemm of one expert, input gradient", gemm, {.out = inp, .a = out, .b = one});
       for (const float beta : {0.0f, 1.0f})
-        product(beta == 0 ? "grouped_weight_gradient" : "grouped_weight_gradient, adding", [=](Stream& s) {
-          grouped_weight_gradient({.dweight = dweight, .dout = out, .inp = inp, .offsets = offsets, .beta = beta}, s);
-        });
+        product(beta == 0 ? "grouped_weight_gradient" : "grouped_weight_gradient, adding", grouped_weight_gradient,
+                {.dweight = dweight, .dout = out, .inp = inp, .offsets = offsets, .beta = beta});
       if (n % kFp8Multiple != 0 || k % kFp8Multiple != 0 || P % kFp8Multiple != 0) continue;
       const Tensor rows8 = take(Dtype::kE4M3, {P, k}), weight8 = take(Dtype::kE4M3, {E, n, k});
       const Tensor dout_t = take(Dtype::kE5M2, {n, P}), inp_t = rows8.view({k, P});
       const Tensor one_expert = weight8.rows(0, 1).view({n, k}), inverse = take(Dtype::kF32, {1});
       for (const Fp8Accumulation sums : {Fp8Accumulation::kFast, Fp8Accumulation::kFp32}) {
         const std::string how = sums == Fp8Accumulation::kFast ? ", fast accumulation" : "";
-        product("grouped_fp8_gemm" + how, [=](Stream& s) {
-          grouped_fp8_gemm({.out = out,
-                            .a = rows8,
-                            .b = weight8,
-                            .offsets = offsets,
-                            .inverse_a = inverse,
-                            .inverse_b = inverse,
-                            .accumulation = sums},
-                           s);
-        });
-        product("fp8_gemm of one expert" + how, [=](Stream& s) {
-          fp8_gemm({.out = out,
-                    .a = rows8,
-                    .b = one_expert,
-                    .inverse_a = inverse,
-                    .inverse_b = inverse,
-                    .accumulation = sums},
-                   s);
-        });
-        product("grouped_fp8_gradient" + how, [=](Stream& s) {
-          grouped_fp8_gradient({.dweight = dweight,
-                                .dout_t = dout_t,
-                                .inp_t = inp_t,
-                                .offsets = offsets,
-                                .inverse_a = inverse,
-                                .inverse_b = inverse,
-                                .beta = 0.0f,
-                                .accumulation = sums},
-                               s);
-        });
+        const Fp8Gemm of_one{
+            .out = out, .a = rows8, .b = one_expert, .inverse_a = inverse, .inverse_b = inverse, .accumulation = sums};
+        product("grouped_fp8_gemm" + how, grouped_fp8_gemm,
+                {.out = out,
+                 .a = rows8,
+                 .b = weight8,
+                 .offsets = offsets,
+                 .inverse_a = inverse,
+                 .inverse_b = inverse,
+                 .accumulation = sums});
+        product("fp8_gemm of one expert" + how, fp8_gemm, of_one);
+        product("grouped_fp8_gradient" + how, grouped_fp8_gradient,
+                {.dweight = dweight,
+                 .dout_t = dout_t,
+                 .inp_t = inp_t,
+                 .offsets = offsets,
+                 .inverse_a = inverse,
+                 .inverse_b = inverse,
+                 .beta = 0.0f,
+                 .accumulation = sums});
       }
     }
   }
@@ -288,26 +261,17 @@ class Cases {
     const double size = static_cast<double>(R_) * static_cast<double>(C);
     const double touched = static_cast<double>(std::min(R_, V)) * static_cast<double>(C);
     const std::string shape = fmt::format("R {} C {} V {}", R_, C, V);
-    memory_case("embedding_forward", shape, 2 * size, [=](Stream& s) {
-      embedding_forward({.out = rows, .tokens = tokens, .weight = table, .first_token = 0}, s);
-    });
-    memory_case(
-        "embedding_backward", shape, size,
-        [=](Stream& s) {
-          embedding_backward({.dweight = dtable, .dout = rows, .tokens = tokens, .first_token = 0}, s);
-        },
-        8 * touched);
-    memory_case("position_forward", shape, 2 * size + static_cast<double>(T * C),
-                [=](Stream& s) { position_forward({.inout = rows, .weight = positions, .first_row = 0}, s); });
-    memory_case(
-        "position_backward", shape, size,
-        [=](Stream& s) { position_backward({.dweight = dpositions, .dout = rows, .first_row = 0}, s); },
-        8 * static_cast<double>(T * C));
+    memory_case("embedding_forward", shape, 2 * size, embedding_forward,
+                {.out = rows, .tokens = tokens, .weight = table, .first_token = 0});
+    memory_case("embedding_backward", shape, size, embedding_backward,
+                {.dweight = dtable, .dout = rows, .tokens = tokens, .first_token = 0}, 8 * touched);
+    memory_case("position_forward", shape, 2 * size + static_cast<double>(T * C), position_forward,
+                {.inout = rows, .weight = positions, .first_row = 0});
+    memory_case("position_backward", shape, size, position_backward,
+                {.dweight = dpositions, .dout = rows, .first_row = 0}, 8 * static_cast<double>(T * C));
     const Tensor row_positions_out = take(Dtype::kI32, {R_}), starts = take(Dtype::kI32, {R_ / T, T});
-    memory_case(
-        "row_positions", shape, 0,
-        [=](Stream& s) { row_positions({.out = row_positions_out, .document_starts = starts}, s); },
-        8 * static_cast<double>(R_));
+    memory_case("row_positions", shape, 0, row_positions, {.out = row_positions_out, .document_starts = starts},
+                8 * static_cast<double>(R_));
   }
 
   // Documents of T/2, T/4, T/8 ... tokens. Returns where that of position t starts.
@@ -350,44 +314,25 @@ class Cases {
       for (const auto& [rows, suffix] : orders) {
         if (kernel == AttentionKernel::kCudnn && softcap > 0) continue;
         const std::string name = "attention, " + std::string(enum_name(kernel));
-        const AttentionForward forward{.out = out,
-                                       .lse = lse,
-                                       .qkv = qkv,
-                                       .order = rows,
-                                       .seq_len = T,
-                                       .num_kv_heads = a.NKVl,
-                                       .group = a.G,
-                                       .window = window,
-                                       .scale = scale,
-                                       .softcap = softcap,
-                                       .kernel = kernel};
-        const AttentionBackward backward{.dqkv = dqkv,
-                                         .delta = delta,
-                                         .dout = dout,
-                                         .out = out,
-                                         .lse = lse,
-                                         .qkv = qkv,
-                                         .order = rows,
-                                         .seq_len = T,
-                                         .num_kv_heads = a.NKVl,
-                                         .group = a.G,
-                                         .window = window,
-                                         .scale = scale,
-                                         .softcap = softcap,
-                                         .kernel = kernel};
-        cases_.push_back(
-            {name + " forward" + suffix, shape, 0, 4 * pairs * HS, [=](Stream& s) { attention_forward(forward, s); }});
-        cases_.push_back({name + " backward" + suffix, shape, 0, 10 * pairs * HS,
-                          [=](Stream& s) { attention_backward(backward, s); }});
+        const auto with_sizes = [&, &rows = rows](auto args) {
+          args.out = out, args.lse = lse, args.qkv = qkv;
+          args.order = rows;
+          args.seq_len = T, args.num_kv_heads = a.NKVl, args.group = a.G, args.window = window;
+          args.scale = scale, args.softcap = softcap;
+          args.kernel = kernel;
+          return args;
+        };
+        const AttentionForward forward = with_sizes(AttentionForward{});
+        const AttentionBackward backward = with_sizes(AttentionBackward{.dqkv = dqkv, .delta = delta, .dout = dout});
+        add(name + " forward" + suffix, shape, 0, 4 * pairs * HS, attention_forward, forward);
+        add(name + " backward" + suffix, shape, 0, 10 * pairs * HS, attention_backward, backward);
         if (kernel != AttentionKernel::kBuiltin || !suffix.empty()) continue;
         AttentionForward forward_documents = forward;
         AttentionBackward backward_documents = backward;
         forward_documents.first_key = backward_documents.first_key = document_starts(B, T);
         const double inside = static_cast<double>(B) * a.NHl * pairs_inside_documents(T, window);
-        cases_.push_back({name + " forward, documents", shape, 0, 4 * inside * HS,
-                          [=](Stream& s) { attention_forward(forward_documents, s); }});
-        cases_.push_back({name + " backward, documents", shape, 0, 10 * inside * HS,
-                          [=](Stream& s) { attention_backward(backward_documents, s); }});
+        add(name + " forward, documents", shape, 0, 4 * inside * HS, attention_forward, forward_documents);
+        add(name + " backward, documents", shape, 0, 10 * inside * HS, attention_backward, backward_documents);
       }
     kv_cases(shape, qkv);
     if (HS % 2 == 0) rope_cases(shape, dqkv, qkv);
@@ -402,8 +347,8 @@ class Cases {
     const UnpackKv unpack{
         .qkv = qkv, .parts = parts, .order = heads_.order, .num_kv_heads = heads_.NKVl, .group = heads_.G};
     const auto elements = static_cast<double>(kv.numel());
-    memory_case("pack_kv", shape, 2 * elements, [=](Stream& s) { pack_kv(pack, s); });
-    memory_case("unpack_kv of 2 parts", shape, 3 * elements, [=](Stream& s) { unpack_kv(unpack, s); });
+    memory_case("pack_kv", shape, 2 * elements, pack_kv, pack);
+    memory_case("unpack_kv of 2 parts", shape, 3 * elements, unpack_kv, unpack);
   }
 
   // Adds cases in place and, if RoPE changes the order of heads, from one tensor to another.
@@ -413,17 +358,15 @@ class Cases {
     rotated.qk_norm = QkNorm::kNone;
     Rope in_place{.out = out, .inp = out, .num_kv_heads = heads_.NKVl, .group = heads_.G};
     in_place.table = take(Dtype::kF32, {layer_.attention.seq_len, heads_.HS / 2, 2});
-    memory_case("rope", shape, static_cast<double>(R_) * rotated.rope_elements(Pass::kForward, true),
-                [=](Stream& s) { rope(in_place, s); });
+    memory_case("rope", shape, static_cast<double>(R_) * rotated.rope_elements(Pass::kForward, true), rope, in_place);
     const QkvOrder order = heads_.order;
     if (order == QkvOrder::kGrouped) return;
     Rope forward = in_place, backward = in_place;
     forward.inp = backward.inp = inp;
     forward.out_order = backward.inp_order = order;
     backward.pass = Pass::kBackward;
-    memory_case("rope, by kind", shape, 2 * static_cast<double>(inp.numel()), [=](Stream& s) { rope(forward, s); });
-    memory_case("rope backward, by kind", shape, 2 * static_cast<double>(inp.numel()),
-                [=](Stream& s) { rope(backward, s); });
+    memory_case("rope, by kind", shape, 2 * static_cast<double>(inp.numel()), rope, forward);
+    memory_case("rope backward, by kind", shape, 2 * static_cast<double>(inp.numel()), rope, backward);
   }
 
   // Adds norms of query and key heads with RoPE, in the order of heads that attention reads.
@@ -453,10 +396,10 @@ class Cases {
                                       .num_kv_heads = heads_.NKVl,
                                       .group = heads_.G,
                                       .dout_order = heads_.order};
-    memory_case("qk_norm_rope_forward", shape, rows * normed.rope_elements(Pass::kForward, false),
-                [=](Stream& s) { qk_norm_rope_forward(forward, s); });
+    memory_case("qk_norm_rope_forward", shape, rows * normed.rope_elements(Pass::kForward, false), qk_norm_rope_forward,
+                forward);
     memory_case("qk_norm_rope_backward", shape, rows * normed.rope_elements(Pass::kBackward, false),
-                [=](Stream& s) { qk_norm_rope_backward(backward, s); });
+                qk_norm_rope_backward, backward);
     full_qk_norm_cases(shape, forward, backward);
   }
 
@@ -468,53 +411,41 @@ class Cases {
     const Tensor query = take({heads_.width}), key = take({int64_t{heads_.NKVl} * heads_.HS});
     const Tensor dquery = take(Dtype::kF32, {query.numel()}), dkey = take(Dtype::kF32, {key.numel()});
     const QkNormSquares squares{.sums = sums, .inp = of_head.inp, .num_kv_heads = heads_.NKVl, .group = heads_.G};
-    const QkNormFullForward forward{.query_width = a.width(),
-                                    .key_width = a.kv_width(),
-                                    .out = of_head.out,
-                                    .rstd = rstd,
-                                    .squares = sums,
-                                    .inp = of_head.inp,
-                                    .query_weight = query,
-                                    .key_weight = key,
-                                    .table = of_head.table,
-                                    .num_kv_heads = heads_.NKVl,
-                                    .group = heads_.G,
-                                    .out_order = heads_.order};
-    const QkNormProducts products{.sums = sums,
-                                  .dout = of_head.out,
-                                  .inp = of_head.inp,
-                                  .query_weight = query,
-                                  .key_weight = key,
-                                  .table = of_head.table,
-                                  .num_kv_heads = heads_.NKVl,
-                                  .group = heads_.G,
-                                  .dout_order = heads_.order};
-    const QkNormFullBackward backward{.query_width = a.width(),
-                                      .key_width = a.kv_width(),
-                                      .dinp = of_head_backward.dinp,
-                                      .dquery_weight = dquery,
-                                      .dkey_weight = dkey,
-                                      .rstd = rstd,
-                                      .products = sums,
-                                      .dout = of_head.out,
-                                      .inp = of_head.inp,
-                                      .query_weight = query,
-                                      .key_weight = key,
-                                      .table = of_head.table,
-                                      .num_kv_heads = heads_.NKVl,
-                                      .group = heads_.G,
-                                      .dout_order = heads_.order};
+    const auto with_operands = [&](auto args) {
+      args.inp = of_head.inp, args.table = of_head.table;
+      args.query_weight = query, args.key_weight = key;
+      args.num_kv_heads = heads_.NKVl, args.group = heads_.G;
+      return args;
+    };
+    const auto forward = with_operands(QkNormFullForward{.query_width = a.width(),
+                                                         .key_width = a.kv_width(),
+                                                         .out = of_head.out,
+                                                         .rstd = rstd,
+                                                         .squares = sums,
+                                                         .out_order = heads_.order});
+    const auto products = with_operands(QkNormProducts{.sums = sums, .dout = of_head.out, .dout_order = heads_.order});
+    const auto backward = with_operands(QkNormFullBackward{.query_width = a.width(),
+                                                           .key_width = a.kv_width(),
+                                                           .dinp = of_head_backward.dinp,
+                                                           .dquery_weight = dquery,
+                                                           .dkey_weight = dkey,
+                                                           .rstd = rstd,
+                                                           .products = sums,
+                                                           .dout = of_head.out,
+                                                           .dout_order = heads_.order});
     AttentionSpec normed = a;
     normed.qk_norm = QkNorm::kFull;
     const auto rows = static_cast<double>(R_);
-    memory_case("qk_norm_full forward", shape, rows * normed.rope_elements(Pass::kForward, false), [=](Stream& s) {
-      qk_norm_squares(squares, s);
-      qk_norm_full_forward(forward, s);
-    });
-    memory_case("qk_norm_full backward", shape, rows * normed.rope_elements(Pass::kBackward, false), [=](Stream& s) {
-      qk_norm_products(products, s);
-      qk_norm_full_backward(backward, s);
-    });
+    cases_.push_back({"qk_norm_full forward", shape, rows * normed.rope_elements(Pass::kForward, false) * element_, 0,
+                      [=](Stream& s) {
+                        qk_norm_squares(squares, s);
+                        qk_norm_full_forward(forward, s);
+                      }});
+    cases_.push_back({"qk_norm_full backward", shape, rows * normed.rope_elements(Pass::kBackward, false) * element_, 0,
+                      [=](Stream& s) {
+                        qk_norm_products(products, s);
+                        qk_norm_full_backward(backward, s);
+                      }});
   }
 
   void cross_entropy() {
@@ -525,29 +456,15 @@ class Cases {
     const auto softcap = static_cast<float>(c_.model.logit_softcap);
     const double size = static_cast<double>(R_) * static_cast<double>(V);
     const std::string shape = fmt::format("R {} V {}", R_, V);
-    memory_case("cross_entropy, full", shape, 2 * size, [=](Stream& s) {
-      cross_entropy_loss(
-          {.loss = loss, .logits = logits, .targets = targets, .vocab = vocab, .grad_scale = 0.1f, .softcap = softcap},
-          s);
-    });
-    memory_case("cross_entropy, stats", shape, size, [=](Stream& s) {
-      cross_entropy_stats({.stats = stats.view({stats[1], 3}),
-                           .logits = logits,
-                           .targets = targets,
-                           .vocab = vocab,
-                           .softcap = softcap},
-                          s);
-    });
-    memory_case("cross_entropy, split", shape, 2 * size, [=](Stream& s) {
-      cross_entropy_loss({.loss = loss,
-                          .logits = logits,
-                          .stats = stats,
-                          .targets = targets,
-                          .vocab = vocab,
-                          .grad_scale = 0.1f,
-                          .softcap = softcap},
-                         s);
-    });
+    const CrossEntropyLoss full{
+        .loss = loss, .logits = logits, .targets = targets, .vocab = vocab, .grad_scale = 0.1f, .softcap = softcap};
+    CrossEntropyLoss split = full;
+    split.stats = stats;
+    memory_case("cross_entropy, full", shape, 2 * size, cross_entropy_loss, full);
+    memory_case(
+        "cross_entropy, stats", shape, size, cross_entropy_stats,
+        {.stats = stats.view({stats[1], 3}), .logits = logits, .targets = targets, .vocab = vocab, .softcap = softcap});
+    memory_case("cross_entropy, split", shape, 2 * size, cross_entropy_loss, split);
   }
 
   void optimizers() {
@@ -575,37 +492,27 @@ class Cases {
                                     .counts = take(Dtype::kI64, {1, kNumFp8Counts})};
     for (const auto& [name, kept, bytes] :
          {std::tuple("", moments, 28 * size), std::tuple(", bf16 moments", rounded, 20 * size)}) {
-      cases_.push_back({"adamw_update" + std::string(name), shape, bytes + param_bytes, 0, [=, kept = kept](Stream& s) {
-                          adamw_update({.moments = kept, .param = param, .lr = 1e-6f}, s);
-                        }});
-      cases_.push_back(
-          {"adamw_update, FP8 weights" + std::string(name), shape, bytes + size, 0,
-           [=, kept = kept](Stream& s) { adamw_update({.moments = kept, .quantized = quantized, .lr = 1e-6f}, s); }});
-      cases_.push_back({"lamb_direction" + std::string(name), shape, bytes, 0,
-                        [kept = kept](Stream& s) { lamb_direction({.moments = kept}, s); }});
+      add("adamw_update" + std::string(name), shape, bytes + param_bytes, 0, adamw_update,
+          {.moments = kept, .param = param, .lr = 1e-6f});
+      add("adamw_update, FP8 weights" + std::string(name), shape, bytes + size, 0, adamw_update,
+          {.moments = kept, .quantized = quantized, .lr = 1e-6f});
+      add("lamb_direction" + std::string(name), shape, bytes, 0, lamb_direction, {.moments = kept});
     }
-    cases_.push_back({"lamb_apply", shape, 12 * size + param_bytes, 0, [=](Stream& s) {
-                        lamb_apply({.master = moments.master,
-                                    .param = param,
-                                    .direction = moments.grad,
-                                    .weight_sumsq = sumsq,
-                                    .direction_sumsq = other,
-                                    .grad_scale = moments.grad_scale,
-                                    .block_tensor = moments.block_tensor,
-                                    .decay = moments.decay,
-                                    .lr = 1e-6f},
-                                   s);
-                      }});
-    cases_.push_back(
-        {"average_weights", shape, 12 * size, 0, [=](Stream& s) {
-           average_weights(
-               {.ema = moments.exp_avg, .master = moments.master, .grad_scale = moments.grad_scale, .decay = 0.999f},
-               s);
-         }});
+    add("lamb_apply", shape, 12 * size + param_bytes, 0, lamb_apply,
+        {.master = moments.master,
+         .param = param,
+         .direction = moments.grad,
+         .weight_sumsq = sumsq,
+         .direction_sumsq = other,
+         .grad_scale = moments.grad_scale,
+         .block_tensor = moments.block_tensor,
+         .decay = moments.decay,
+         .lr = 1e-6f});
+    add("average_weights", shape, 12 * size, 0, average_weights,
+        {.ema = moments.exp_avg, .master = moments.master, .grad_scale = moments.grad_scale, .decay = 0.999f});
     muon(moments, shape);
-    cases_.push_back({"tensor_sumsq", shape, 4 * size, 0, [=](Stream& s) {
-                        tensor_sumsq({.sumsq = sumsq, .inp = moments.grad, .block_tensor = moments.block_tensor}, s);
-                      }});
+    add("tensor_sumsq", shape, 4 * size, 0, tensor_sumsq,
+        {.sumsq = sumsq, .inp = moments.grad, .block_tensor = moments.block_tensor});
   }
 
   // The ops of Muon on the same slice, and the iteration's GEMMs for each logical matrix of a layer.
@@ -614,20 +521,16 @@ class Cases {
     const double size = static_cast<double>(n);
     const MatrixRuns runs{.run = n, .stride = n};
     const Tensor packed = take({n}), sumsq = take(Dtype::kF32, {1});
-    cases_.push_back({"momentum_update", slice, 16 * size, 0, [=](Stream& s) {
-                        momentum_update({.momentum = moments.exp_avg,
-                                         .grad = moments.grad,
-                                         .grad_scale = moments.grad_scale,
-                                         .block_tensor = moments.block_tensor},
-                                        s);
-                      }});
-    cases_.push_back({"pack_matrix", slice, (4 + element_) * size, 0,
-                      [=](Stream& s) { pack_matrix({.out = packed, .inp = moments.grad, .runs = runs}, s); }});
-    cases_.push_back({"unpack_matrix", slice, (8 + element_) * size, 0, [=](Stream& s) {
-                        unpack_matrix({.out = moments.grad, .inp = packed, .master = moments.master, .runs = runs}, s);
-                      }});
-    cases_.push_back({"matrix_sumsq", slice, element_ * size, 0,
-                      [=](Stream& s) { matrix_sumsq({.sumsq = sumsq, .inp = packed}, s); }});
+    add("momentum_update", slice, 16 * size, 0, momentum_update,
+        {.momentum = moments.exp_avg,
+         .grad = moments.grad,
+         .grad_scale = moments.grad_scale,
+         .block_tensor = moments.block_tensor});
+    add("pack_matrix", slice, (4 + element_) * size, 0, pack_matrix,
+        {.out = packed, .inp = moments.grad, .runs = runs});
+    add("unpack_matrix", slice, (8 + element_) * size, 0, unpack_matrix,
+        {.out = moments.grad, .inp = packed, .master = moments.master, .runs = runs});
+    add("matrix_sumsq", slice, element_ * size, 0, matrix_sumsq, {.sumsq = sumsq, .inp = packed});
     std::vector<MatrixShape> shapes;
     for (const LinearSpec& linear : layer_.linears())
       for (const MatrixShape& matrix : linear.matrices())
@@ -640,27 +543,18 @@ class Cases {
                    powers = take({side, side});
       const std::string shape = fmt::format("{} x {}", rows, columns);
       const Trans first = tall ? Trans::kYes : Trans::kNo, second = tall ? Trans::kNo : Trans::kYes;
-      cases_.push_back({"muon: X X^T", shape, 0, 2 * small * small * length, [=](Stream& s) {
-                          gemm({.out = gram, .a = x, .b = x, .trans_a = first, .trans_b = second}, s);
-                        }});
-      cases_.push_back({"muon: c A A + b A", shape, 0, 2 * small * small * small, [=](Stream& s) {
-                          gemm({.out = powers, .a = gram, .b = gram, .alpha = 1e-3f, .beta = 0.5f, .addend = gram}, s);
-                        }});
-      cases_.push_back({"muon: X X^T, one triangle", shape, 0, small * (small + 1) * length,
-                        [=](Stream& s) { symmetric_product({.out = gram, .a = x, .trans_a = first}, s); }});
-      cases_.push_back({"muon: c A A + b A, one triangle", shape, 0, small * (small + 1) * small, [=](Stream& s) {
-                          symmetric_product({.out = powers, .a = gram, .alpha = 1e-3f, .beta = 0.5f, .addend = gram},
-                                            s);
-                        }});
-      cases_.push_back({"muon: P X + a X", shape, 0, 2 * small * small * length, [=](Stream& s) {
-                          if (tall)
-                            gemm({.out = next, .a = x, .b = powers, .trans_b = Trans::kYes, .beta = 0.5f, .addend = x},
-                                 s);
-                          else
-                            gemm({.out = next, .a = powers, .b = x, .beta = 0.5f, .addend = x}, s);
-                        }});
-      memory_case("scale_matrix", shape, 2 * small * length,
-                  [=](Stream& s) { scale_matrix({.out = next, .inp = x, .sumsq = sumsq}, s); });
+      add("muon: X X^T", shape, 0, 2 * small * small * length, gemm,
+          {.out = gram, .a = x, .b = x, .trans_a = first, .trans_b = second});
+      add("muon: c A A + b A", shape, 0, 2 * small * small * small, gemm,
+          {.out = powers, .a = gram, .b = gram, .alpha = 1e-3f, .beta = 0.5f, .addend = gram});
+      add("muon: X X^T, one triangle", shape, 0, small * (small + 1) * length, symmetric_product,
+          {.out = gram, .a = x, .trans_a = first});
+      add("muon: c A A + b A, one triangle", shape, 0, small * (small + 1) * small, symmetric_product,
+          {.out = powers, .a = gram, .alpha = 1e-3f, .beta = 0.5f, .addend = gram});
+      const Gemm right{.out = next, .a = x, .b = powers, .trans_b = Trans::kYes, .beta = 0.5f, .addend = x},
+          left{.out = next, .a = powers, .b = x, .beta = 0.5f, .addend = x};
+      add("muon: P X + a X", shape, 0, 2 * small * small * length, gemm, tall ? right : left);
+      memory_case("scale_matrix", shape, 2 * small * length, scale_matrix, {.out = next, .inp = x, .sumsq = sumsq});
     }
   }
 
