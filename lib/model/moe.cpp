@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "kernels/core/dims.h"
 #include "kernels/ops.h"
 #include "lib/comm/groups/group_on_stream.h"
-#include "lib/comm/peer/windows.h"
 #include "lib/model/branch.h"
+#include "lib/model/moe_transfers.h"
 
 namespace tri {
 namespace {
@@ -240,7 +239,7 @@ class MoeLayer final : public BranchLayer {
  public:
   MoeLayer(const LayerSpec& spec, int layer, const std::vector<Parameter>& parameters)
       : spec_(spec.moe),
-        layer_(layer),
+        rows_(spec.moe, layer),
         fp8_(spec.fp8),
         router_(find_weight(parameters, modules::kRouter, layer)),
         fc1_{id_of(spec, layer, modules::kExpertsFc1), find_weight(parameters, modules::kExpertsFc1, layer)},
@@ -254,13 +253,13 @@ class MoeLayer final : public BranchLayer {
   // The router, the transfers of the rows to the experts, and fc1.
   void column_forward(const LayerContext& ctx, const LayerTensors& tensors, Tensor normed) const override {
     const MoeTensors t = first_rows(ctx, tensors.moe);
-    const Tensor rows = own_rows(ctx, normed), read = fp8_ ? own(ctx, ctx.work.moe.fp8.rows) : rows;
+    const Tensor rows = own_rows(ctx, normed), read = fp8_ ? rows_.own(ctx, ctx.work.moe.fp8.rows) : rows;
     if (fp8_) ctx.fp8->cast_for(ctx.moe->ep, Fp8Operand::kInput, fc1_.linear, rows, read);
-    if (by_copies(ctx)) share_tokens(ctx, read, {});
+    if (rows_.by_copies(ctx)) rows_.share_tokens(ctx, read, {});
     gemm({.out = t.logits, .a = rows, .b = as_matrix(ctx.use(*router_), spec_.hidden), .trans_b = Trans::kYes},
          ctx.compute);
     route(ctx, t);
-    begin_dispatch(ctx, t, read);
+    rows_.begin_dispatch(ctx, t, read);
     if (has_shared()) {  // while rows arrive
       if (fp8_)
         ctx.fp8->forward(shared_fc1_, t.shared_fc1, read, 0.0f, {});
@@ -271,7 +270,7 @@ class MoeLayer final : public BranchLayer {
               .trans_b = Trans::kYes},
              ctx.compute);
     }
-    finish_dispatch(ctx, t, read.dtype);
+    rows_.finish_dispatch(ctx, t, read.dtype);
     if (fp8_) return ctx.fp8->experts_forward(fc1_, t.fc1, t.rows, t.rank_offsets);
     grouped_forward({.out = t.fc1, .inp = t.rows, .weight = expert_weight(ctx, fc1_), .offsets = t.rank_offsets},
                     ctx.compute);
@@ -285,7 +284,7 @@ class MoeLayer final : public BranchLayer {
   void inner_forward(const LayerContext& ctx, const LayerTensors& tensors, Inner inner) const override {
     const MoeTensors t = first_rows(ctx, tensors.moe);
     if (!fp8_) {
-      activation_forward({.kind = spec_.activation, .out = t.activated, .inp = t.fc1, .used = used(ctx, t)},
+      activation_forward({.kind = spec_.activation, .out = t.activated, .inp = t.fc1, .used = rows_.used(ctx, t)},
                          ctx.compute);
       if (has_shared())
         activation_forward({.kind = spec_.activation, .out = t.shared_activated, .inp = t.shared_fc1}, ctx.compute);
@@ -294,7 +293,7 @@ class MoeLayer final : public BranchLayer {
     const MoeWorkspace& w = ctx.work.moe;
     const bool again = inner != Inner::kForward, transposes = again || keeps_activated(ctx.config.parallel.recompute);
     ctx.fp8->activation_forward(spec_.activation, fc2_.linear, again ? Tensor{} : t.activated,
-                                transposes ? t.activated_t : Tensor{}, t.fc1, w.dactivated, used(ctx, t));
+                                transposes ? t.activated_t : Tensor{}, t.fc1, w.dactivated, rows_.used(ctx, t));
     if (has_shared())
       ctx.fp8->activation_forward(spec_.activation, shared_fc2_.linear, again ? Tensor{} : t.shared_activated,
                                   transposes ? t.shared_activated_t : Tensor{}, t.shared_fc1, w.shared_dactivated);
@@ -304,7 +303,7 @@ class MoeLayer final : public BranchLayer {
   void row_forward(const LayerContext& ctx, const LayerTensors& tensors, const PartialSums&) const override {
     const MoeTensors t = first_rows(ctx, tensors.moe);
     const MoeWorkspace& w = ctx.work.moe;
-    const Tensor out = ctx.local_rows(ctx.work.partial), of_experts = is_divided(ctx) ? w.out : t.returned;
+    const Tensor out = ctx.local_rows(ctx.work.partial), of_experts = rows_.is_divided(ctx) ? w.out : t.returned;
     ctx.tp.wait_until_read(ctx.compute);
     if (fp8_)
       ctx.fp8->experts_forward(fc2_, of_experts, t.activated, t.rank_offsets);
@@ -312,7 +311,7 @@ class MoeLayer final : public BranchLayer {
       grouped_forward(
           {.out = of_experts, .inp = t.activated, .weight = expert_weight(ctx, fc2_), .offsets = t.rank_offsets},
           ctx.compute);
-    begin_return(ctx, t, of_experts, t.returned);
+    rows_.begin_return(ctx, t, of_experts, t.returned);
     if (has_shared()) {
       if (fp8_)
         ctx.fp8->forward(shared_fc2_, out, t.shared_activated, 0.0f, {});
@@ -323,7 +322,7 @@ class MoeLayer final : public BranchLayer {
               .trans_b = Trans::kYes},
              ctx.compute);
     }
-    finish_return(ctx, t, of_experts, t.returned);
+    rows_.finish_return(ctx, t, of_experts, t.returned);
     combine_rows({.out = out,
                   .rows = t.returned,
                   .place = t.place,
@@ -335,38 +334,39 @@ class MoeLayer final : public BranchLayer {
   void row_gradient(const LayerContext& ctx, const LayerTensors& tensors) const override {
     const MoeTensors t = first_rows(ctx, tensors.moe);
     const MoeWorkspace& w = ctx.work.moe;
-    const Tensor dout = ctx.local_rows(ctx.work.dbranch), dreturned = pairs(ctx, w.dreturned);
-    if (by_copies(ctx)) share_tokens(ctx, dout, t.weights);
-    combine_backward({.drows = by_copies(ctx) ? Tensor{} : dreturned,
-                      .dweights = own(ctx, w.dweights),
+    const Tensor dout = ctx.local_rows(ctx.work.dbranch), dreturned = rows_.pairs(ctx, w.dreturned);
+    if (rows_.by_copies(ctx)) rows_.share_tokens(ctx, dout, t.weights);
+    combine_backward({.drows = rows_.by_copies(ctx) ? Tensor{} : dreturned,
+                      .dweights = rows_.own(ctx, w.dweights),
                       .dout = dout,
                       .rows = t.returned,
                       .place = t.place,
                       .weights = t.weights},
                      ctx.compute);
-    if (!by_copies(ctx)) {
+    if (!rows_.by_copies(ctx)) {
       if (fp8_) ctx.fp8->cast_for(ctx.moe->ep, Fp8Operand::kGradient, fc2_.linear, dreturned, w.fp8.dreturned);
-      if (is_divided(ctx)) {
+      if (rows_.is_divided(ctx)) {
         const Tensor sent = fp8_ ? w.fp8.dreturned : dreturned;
-        exchange(ctx, sent, arrived(ctx, sent), *t.route, Way::kToExperts);
+        rows_.send_to_experts(ctx, t, sent);
       }
     }
     if (has_shared()) {
       if (fp8_) {
         ctx.fp8->cast(Fp8Operand::kGradient, shared_fc2_.linear, dout, w.fp8.shared_dout, w.fp8.shared_dout_t);
-        ctx.fp8->backward_input(shared_fc2_, own(ctx, w.shared_dactivated), w.fp8.shared_dout, 0.0f);
+        ctx.fp8->backward_input(shared_fc2_, rows_.own(ctx, w.shared_dactivated), w.fp8.shared_dout, 0.0f);
       } else {
-        gemm({.out = own(ctx, w.shared_dactivated),
+        gemm({.out = rows_.own(ctx, w.shared_dactivated),
               .a = dout,
               .b = as_matrix(ctx.use(*shared_fc2_.weight), spec_.shared_hidden)},
              ctx.compute);
       }
     }
-    if (by_copies(ctx)) {
-      take_rows(ctx, t, ctx.dims.dtype, w.dout, own_of_all(ctx, w.all_weights));
-      if (fp8_) ctx.fp8->cast_for(ctx.moe->ep, Fp8Operand::kGradient, fc2_.linear, w.dout, w.fp8.dout, used(ctx, t));
-    } else if (is_divided(ctx)) {
-      sort_arrived(ctx, t, fp8_ ? w.fp8.dout : w.dout);
+    if (rows_.by_copies(ctx)) {
+      rows_.take_rows(ctx, t, ctx.dims.dtype, w.dout, rows_.own_of_all(ctx, w.all_weights));
+      if (fp8_)
+        ctx.fp8->cast_for(ctx.moe->ep, Fp8Operand::kGradient, fc2_.linear, w.dout, w.fp8.dout, rows_.used(ctx, t));
+    } else if (rows_.is_divided(ctx)) {
+      rows_.sort_arrived(ctx, t, fp8_ ? w.fp8.dout : w.dout);
     }
     if (fp8_) return ctx.fp8->experts_backward_input(fc2_, w.dactivated, w.fp8.dout, t.rank_offsets);
     grouped_input_gradient(
@@ -379,24 +379,24 @@ class MoeLayer final : public BranchLayer {
     const MoeWorkspace& w = ctx.work.moe;
     if (fp8_) {
       ctx.fp8->activation_backward(spec_.activation, fc1_.linear, w.fp8.dfc1, w.fp8.dfc1_t, {}, w.dactivated, t.fc1,
-                                   w.dfc1, used(ctx, t));
+                                   w.dfc1, rows_.used(ctx, t));
       if (has_shared())
         ctx.fp8->activation_backward(spec_.activation, shared_fc1_.linear, w.fp8.shared_dfc1, w.fp8.shared_dfc1_t, {},
-                                     own(ctx, w.shared_dactivated), t.shared_fc1, own(ctx, w.shared_dfc1));
+                                     rows_.own(ctx, w.shared_dactivated), t.shared_fc1, rows_.own(ctx, w.shared_dfc1));
     } else {
       activation_backward(
-          {.kind = spec_.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.fc1, .used = used(ctx, t)},
+          {.kind = spec_.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.fc1, .used = rows_.used(ctx, t)},
           ctx.compute);
       if (has_shared())
         activation_backward({.kind = spec_.activation,
-                             .dinp = own(ctx, w.shared_dfc1),
-                             .dout = own(ctx, w.shared_dactivated),
+                             .dinp = rows_.own(ctx, w.shared_dfc1),
+                             .dout = rows_.own(ctx, w.shared_dactivated),
                              .inp = t.shared_fc1},
                             ctx.compute);
     }
     const MoeRun& run = *ctx.moe;
-    router_backward({.dlogits = own(ctx, w.dlogits),
-                     .dweights = own(ctx, w.dweights),
+    router_backward({.dlogits = rows_.own(ctx, w.dlogits),
+                     .dweights = rows_.own(ctx, w.dweights),
                      .logits = t.logits,
                      .experts = t.experts,
                      .counts = t.all_counts,
@@ -420,21 +420,21 @@ class MoeLayer final : public BranchLayer {
       grouped_input_gradient(
           {.dinp = w.drows, .dout = w.dfc1, .weight = expert_weight(ctx, fc1_), .offsets = t.rank_offsets},
           ctx.compute);
-    const Tensor returned = is_divided(ctx) ? pairs(ctx, w.sent) : w.drows;
-    begin_return(ctx, t, w.drows, returned);
-    gemm({.out = out, .a = own(ctx, w.dlogits), .b = as_matrix(ctx.use(*router_), spec_.hidden)}, ctx.compute);
+    const Tensor returned = rows_.is_divided(ctx) ? rows_.pairs(ctx, w.sent) : w.drows;
+    rows_.begin_return(ctx, t, w.drows, returned);
+    gemm({.out = out, .a = rows_.own(ctx, w.dlogits), .b = as_matrix(ctx.use(*router_), spec_.hidden)}, ctx.compute);
     if (has_shared()) {
       if (fp8_)
         ctx.fp8->backward_input(shared_fc1_, out, w.fp8.shared_dfc1, 1.0f);
       else
         gemm({.out = out,
-              .a = own(ctx, w.shared_dfc1),
+              .a = rows_.own(ctx, w.shared_dfc1),
               .b = as_matrix(ctx.use(*shared_fc1_.weight), spec_.hidden),
               .beta = 1.0f},
              ctx.compute);
     }
     fc2_gradient(ctx, t);
-    finish_return(ctx, t, w.drows, returned);
+    rows_.finish_return(ctx, t, w.drows, returned);
     combine_rows({.out = out, .rows = returned, .place = t.place, .weights = {}, .addend = out}, ctx.compute);
   }
 
@@ -454,24 +454,22 @@ class MoeLayer final : public BranchLayer {
     const Tensor rows = own_rows(ctx, normed);
     const MoeTensors& t = current_;
     if (fp8_) {
-      fp8_expert_gradient(ctx, fc1_, w.fp8.dfc1_t, ctx.fp8->transposed(t.rows, w.fp8.transpose, used(ctx, t)),
+      fp8_expert_gradient(ctx, fc1_, w.fp8.dfc1_t, ctx.fp8->transposed(t.rows, w.fp8.transpose, rows_.used(ctx, t)),
                           t.rank_offsets);
       if (has_shared())
         fp8_gradient(ctx, shared_fc1_, w.fp8.shared_dfc1_t,
                      ctx.fp8->cast_transposed(shared_fc1_.linear, rows, w.fp8.shared_inp_t));
     } else {
       expert_gradient(ctx, *fc1_.weight, w.dfc1, t.rows, t.rank_offsets);
-      if (has_shared()) gradient(ctx, *shared_fc1_.weight, own(ctx, w.shared_dfc1), rows);
+      if (has_shared()) gradient(ctx, *shared_fc1_.weight, rows_.own(ctx, w.shared_dfc1), rows);
     }
-    gradient(ctx, *router_, own(ctx, w.dlogits), rows);
+    gradient(ctx, *router_, rows_.own(ctx, w.dlogits), rows);
   }
 
   const ColumnLinear& column_linear() const override { return column_; }
   const RowLinear& row_linear() const override { return row_; }
 
  private:
-  enum class Way { kToExperts, kBack };
-
   static LinearId id_of(const LayerSpec& spec, int layer, std::string_view module) {
     const std::vector<LinearSpec> linears = spec.linears(Branch::kMlp);
     const auto at = std::ranges::find(linears, module, &LinearSpec::module);
@@ -479,31 +477,17 @@ class MoeLayer final : public BranchLayer {
     return spec.id(layer, Branch::kMlp, *at);
   }
   bool has_shared() const { return spec_.shared_hidden > 0; }
-  // Views of tensors of this rank's rows; a pass over cached sequences has fewer than were allocated.
-  Tensor own(const LayerContext& ctx, Tensor tensor) const { return tensor.rows(0, ctx.dims.Rl); }
-  Tensor pairs(const LayerContext& ctx, Tensor tensor) const { return tensor.rows(0, ctx.dims.Rl * spec_.per_token); }
   Tensor own_rows(const LayerContext& ctx, Tensor normed) const {
     return normed[0] == ctx.dims.Rl ? normed : ctx.local_rows(normed);
   }
   MoeTensors first_rows(const LayerContext& ctx, MoeTensors t) const {
     for (Tensor* tensor : {&t.logits, &t.experts, &t.weights, &t.place, &t.shared_fc1, &t.shared_activated})
-      if (!tensor->empty()) *tensor = own(ctx, *tensor);
-    for (Tensor* tensor : {&t.pair, &t.returned}) *tensor = pairs(ctx, *tensor);
-    if (!is_divided(ctx))
+      if (!tensor->empty()) *tensor = rows_.own(ctx, *tensor);
+    for (Tensor* tensor : {&t.pair, &t.returned}) *tensor = rows_.pairs(ctx, *tensor);
+    if (!rows_.is_divided(ctx))
       for (Tensor* tensor : {&t.rows, &t.fc1, &t.activated})
-        if (!tensor->empty()) *tensor = pairs(ctx, *tensor);
+        if (!tensor->empty()) *tensor = rows_.pairs(ctx, *tensor);
     return t;
-  }
-  static bool is_divided(const LayerContext& ctx) { return ctx.config.parallel.ep > 1; }
-  static bool by_copies(const LayerContext& ctx) { return ctx.moe->windows != nullptr; }
-  // Of the rows that the rank's experts have memory for, how many are used; absent: all.
-  Tensor used(const LayerContext& ctx, const MoeTensors& t) const {
-    return is_divided(ctx) ? t.rank_offsets.flat(t.rank_offsets.numel() - 1, 1) : Tensor{};
-  }
-  // The beginning of memory as rows of another type.
-  static Tensor as_type(Tensor rows, Dtype dtype) {
-    rows.dtype = dtype;
-    return rows;
   }
   Tensor expert_weight(const LayerContext& ctx, const Fp8Linear& linear) const {
     return as_experts(*linear.weight, ctx.use(*linear.weight));
@@ -527,7 +511,7 @@ class MoeLayer final : public BranchLayer {
   void fc2_gradient(const LayerContext& ctx, const MoeTensors& t) const {
     const MoeWorkspace& w = ctx.work.moe;
     if (!fp8_) return expert_gradient(ctx, *fc2_.weight, w.dout, t.activated, t.rank_offsets);
-    fp8_expert_gradient(ctx, fc2_, ctx.fp8->transposed(w.fp8.dout, w.fp8.transpose, used(ctx, t)), t.activated_t,
+    fp8_expert_gradient(ctx, fc2_, ctx.fp8->transposed(w.fp8.dout, w.fp8.transpose, rows_.used(ctx, t)), t.activated_t,
                         t.rank_offsets);
   }
   void fp8_expert_gradient(const LayerContext& ctx, const Fp8Linear& linear, Tensor dout_t, Tensor inp_t,
@@ -559,7 +543,6 @@ class MoeLayer final : public BranchLayer {
   float z_scale(const LayerContext& ctx, const MoeRun& run) const {
     return static_cast<float>(ctx.config.model.router_z_loss) * run.token_share;
   }
-  int64_t number() const { return layer_ - spec_.first_layer; }  // among the layers with experts
 
   // Chooses the experts, sorts the rows, and agrees with the other ranks on how many are sent.
   void route(const LayerContext& ctx, const MoeTensors& t) const {
@@ -571,7 +554,7 @@ class MoeLayer final : public BranchLayer {
                     .counts = w.counts,
                     .share_sums = w.share_sums,
                     .logits = t.logits,
-                    .bias = bias.empty() ? Tensor{} : bias.rows(number(), 1).flat(),
+                    .bias = bias.empty() ? Tensor{} : bias.rows(rows_.number(), 1).flat(),
                     .rule = spec_.rule},
                    ctx.compute);
     // A repeated forward pass finds them saved; without a backward pass nothing reads them.
@@ -586,8 +569,8 @@ class MoeLayer final : public BranchLayer {
       }
     }
     if (run.counts)
-      router_totals({.load = run.statistics.load(number()),
-                     .losses = run.statistics.losses(number()),
+      router_totals({.load = run.statistics.load(rows_.number()),
+                     .losses = run.statistics.losses(rows_.number()),
                      .counts = w.counts,
                      .all_counts = t.all_counts.empty() ? w.counts : t.all_counts,
                      .share_sums = w.share_sums,
@@ -595,190 +578,12 @@ class MoeLayer final : public BranchLayer {
                      .z_scale = z_scale(ctx, run)},
                     ctx.compute);
     sort_pairs({.place = t.place, .pair = t.pair, .offsets = t.offsets, .experts = t.experts}, ctx.compute);
-    if (!is_divided(ctx)) return;
-    if (!by_copies(ctx) && run.ep != nullptr) agree(ctx, t, *run.ep);
+    if (!rows_.is_divided(ctx)) return;
+    if (!rows_.by_copies(ctx) && run.ep != nullptr) rows_.agree(ctx, t, *run.ep);
   }
-
-  // The host waits for the numbers of rows once a layer.
-  void agree(const LayerContext& ctx, const MoeTensors& t, GroupOnStream& ep) const {
-    const MoeWorkspace& w = ctx.work.moe;
-    MoeRoute& route = *t.route;
-    const int64_t members = ep.size(), E = spec_.experts, El = E / members;
-    route.offsets.resize(static_cast<size_t>(w.all_offsets.numel()));
-    route.counts.resize(static_cast<size_t>(w.arrived_counts.numel()));
-    route.sends.assign(static_cast<size_t>(members), 0);
-    route.receives = route.sends;
-    ep.after(ctx.compute);
-    ep.all_gather(w.all_offsets.flat(), t.offsets);
-    ep.before(ctx.compute);
-    ctx.compute.copy(route.offsets.data(), w.all_offsets.data, w.all_offsets.bytes());
-    ctx.compute.synchronize();
-    const auto offset = [&](int64_t member, int64_t expert) {
-      return int64_t{route.offsets[static_cast<size_t>(member * (E + 1) + expert)]};
-    };
-    for (int64_t m = 0; m < members; ++m) {
-      const auto i = static_cast<size_t>(m);
-      route.sends[i] = offset(ep.rank(), (m + 1) * El) - offset(ep.rank(), m * El);
-      route.receives[i] = offset(m, (ep.rank() + 1) * El) - offset(m, ep.rank() * El);
-      for (int64_t e = 0; e < El; ++e)
-        route.counts[static_cast<size_t>(m * El + e)] =
-            static_cast<int32_t>(offset(m, ep.rank() * El + e + 1) - offset(m, ep.rank() * El + e));
-    }
-    require_room(ctx, route, t.rows[0]);
-    ctx.compute.copy(w.arrived_counts.data, route.counts.data(), w.arrived_counts.bytes());
-    merge_sources(
-        {.place = t.arrived_place, .pair = t.arrived_pair, .offsets = t.rank_offsets, .counts = w.arrived_counts},
-        ctx.compute);
-  }
-
-  // Fails, alike on all members, if the experts of one of them have more rows than it has memory for.
-  void require_room(const LayerContext& ctx, const MoeRoute& route, int64_t room) const {
-    const int64_t E = spec_.experts, members = ctx.config.parallel.ep, El = E / members;
-    const auto rows_of = [&](int64_t first, int64_t last) {
-      int64_t rows = 0;
-      for (int64_t m = 0; m < members; ++m) {
-        const int32_t* offsets = route.offsets.data() + m * (E + 1);
-        rows += offsets[last] - offsets[first];
-      }
-      return rows;
-    };
-    for (int64_t first = 0; first < E; first += El) {
-      const int64_t rows = rows_of(first, first + El);
-      if (rows <= room) continue;
-      int64_t fullest = first;
-      for (int64_t e = first; e < first + El; ++e)
-        if (rows_of(e, e + 1) > rows_of(fullest, fullest + 1)) fullest = e;
-      throw Fatal(ExitCode::kUsage,
-                  to_string(RowShortage{layer_, rows, first, fullest, rows_of(fullest, fullest + 1)}, ctx.config));
-    }
-  }
-
-  // Sends rows, sorted by expert, to the experts' ranks, where they arrive rank by rank; or back.
-  void exchange(const LayerContext& ctx, Tensor from, Tensor to, const MoeRoute& route, Way way) const {
-    if (ctx.moe->ep == nullptr) return;
-    GroupOnStream& ep = *ctx.moe->ep;
-    const std::vector<int64_t>& out = way == Way::kToExperts ? route.sends : route.receives;
-    const std::vector<int64_t>& in = way == Way::kToExperts ? route.receives : route.sends;
-    std::vector<CommGroup::Message> sends, receives;
-    Tensor kept, own_place;
-    int64_t out_first = 0, in_first = 0;
-    for (int peer = 0; peer < ep.size(); ++peer) {
-      const int64_t out_rows = out[static_cast<size_t>(peer)], in_rows = in[static_cast<size_t>(peer)];
-      const Tensor sent = from.rows(out_first, out_rows), received = to.rows(in_first, in_rows);
-      out_first += out_rows;
-      in_first += in_rows;
-      if (peer == ep.rank()) {
-        kept = sent;
-        own_place = received;
-        continue;
-      }
-      if (out_rows > 0) sends.push_back({sent, peer});
-      if (in_rows > 0) receives.push_back({received, peer});
-    }
-    ep.after(ctx.compute);
-    ep.exchange(sends, receives);
-    ep.before(ctx.compute);
-    if (kept[0] > 0) ctx.compute.copy(own_place.data, kept.data, kept.bytes());
-  }
-
-  static int64_t sum(const std::vector<int64_t>& rows) { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
-
-  // Of memory for all ranks' tokens, the part that a pass uses.
-  Tensor own_of_all(const LayerContext& ctx, Tensor all) const {
-    return all.rows(0, ctx.dims.Rl * ctx.moe->windows->size());
-  }
-
-  // Copies: begins to send this rank's `rows` (Rl, C), and the weights of its pairs if there are any, to all ranks.
-  void share_tokens(const LayerContext& ctx, Tensor rows, Tensor weights) const {
-    const MoeWorkspace& w = ctx.work.moe;
-    PeerWindows& windows = *ctx.moe->windows;
-    std::vector<Tensor> blocks;
-    const auto add = [&](Tensor all, Tensor from) {
-      const Tensor block = as_type(all, from.dtype).rows(windows.rank() * ctx.dims.Rl, ctx.dims.Rl);
-      ctx.compute.copy(block.data, from.data, from.bytes());
-      blocks.push_back(block);
-    };
-    add(w.tokens, rows);
-    if (!weights.empty()) add(w.all_weights, weights);
-    windows.start_copies(blocks, ctx.compute);
-  }
-  // Fills `rows`, those of the rank's experts, from all ranks' tokens of `dtype`, times the weights of their pairs.
-  void take_rows(const LayerContext& ctx, const MoeTensors& t, Dtype dtype, Tensor rows, Tensor weights) const {
-    ctx.moe->windows->finish_copies(ctx.compute);
-    gather_rows({.out = rows,
-                 .inp = own_of_all(ctx, as_type(ctx.work.moe.tokens, dtype)),
-                 .index = t.origin,
-                 .divisor = static_cast<int>(spec_.per_token),
-                 .weights = weights.empty() ? weights : weights.flat(),
-                 .used = used(ctx, t)},
-                ctx.compute);
-  }
-
-  // Fills t.rows, which the rank's experts read, with rows of all ranks. `inp` (Rl, C): this rank's tokens.
-  void begin_dispatch(const LayerContext& ctx, const MoeTensors& t, Tensor inp) const {
-    const MoeWorkspace& w = ctx.work.moe;
-    if (by_copies(ctx)) {
-      PeerWindows& windows = *ctx.moe->windows;
-      share_pairs({.all_offsets = windows.places(w.all_offsets),
-                   .all_pairs = windows.places(w.all_pairs),
-                   .offsets = t.offsets,
-                   .pair = t.pair,
-                   .member = windows.rank()},
-                  ctx.compute);
-      return windows.arrive(ctx.compute, t.offsets.bytes() + t.pair.bytes());
-    }
-    const Tensor sorted = pairs(ctx, is_divided(ctx) ? as_type(w.sent, inp.dtype) : t.rows);
-    gather_rows({.out = sorted, .inp = inp, .index = t.pair, .divisor = static_cast<int>(spec_.per_token)},
-                ctx.compute);
-    if (is_divided(ctx)) exchange(ctx, sorted, arrived(ctx, inp), *t.route, Way::kToExperts);
-  }
-  void finish_dispatch(const LayerContext& ctx, const MoeTensors& t, Dtype dtype) const {
-    if (!is_divided(ctx)) return;
-    if (!by_copies(ctx)) return sort_arrived(ctx, t, t.rows);
-    const MoeWorkspace& w = ctx.work.moe;
-    PeerWindows& windows = *ctx.moe->windows;
-    const int64_t members = windows.size(), pairs = t.pair.numel();
-    windows.wait(ctx.compute);
-    plan_rows({.first = t.first,
-               .offsets = t.rank_offsets,
-               .origin = t.origin,
-               .shortage = ctx.moe->statistics.shortage.rows(number(), 1).flat(),
-               .all_offsets = w.all_offsets,
-               .all_pairs = w.all_pairs.flat(0, members * pairs).view({members, pairs}),
-               .member = windows.rank()},
-              ctx.compute);
-    take_rows(ctx, t, dtype, t.rows, {});
-  }
-
-  // Messages: sorts the rows that have arrived by expert.
-  void sort_arrived(const LayerContext& ctx, const MoeTensors& t, Tensor rows) const {
-    if (const int64_t count = sum(t.route->receives); count > 0)
-      gather_rows({.out = rows.rows(0, count), .inp = arrived(ctx, rows), .index = t.arrived_pair.rows(0, count)},
-                  ctx.compute);
-  }
-
-  // Returns the experts' rows `out`, sorted by expert, to where they came from. Nothing to do with ep 1.
-  void begin_return(const LayerContext& ctx, const MoeTensors& t, Tensor out, Tensor returned) const {
-    if (!is_divided(ctx)) return;
-    if (by_copies(ctx)) return ctx.moe->windows->arrive(ctx.compute, returned.bytes());
-    if (const int64_t count = sum(t.route->receives); count > 0)
-      gather_rows({.out = arrived(ctx, out).rows(0, count), .inp = out, .index = t.arrived_place.rows(0, count)},
-                  ctx.compute);
-    exchange(ctx, arrived(ctx, out), returned, *t.route, Way::kBack);
-  }
-  void finish_return(const LayerContext& ctx, const MoeTensors& t, Tensor out, Tensor returned) const {
-    if (!by_copies(ctx)) return;
-    PeerWindows& windows = *ctx.moe->windows;
-    windows.wait(ctx.compute);
-    const TimeCategoryScope scope(ctx.compute, TimeCategory::kEp);
-    fetch_rows({.out = returned, .from = windows.places(out), .offsets = t.offsets, .first = t.first, .rows = out[0]},
-               ctx.compute);
-  }
-  // Memory for rows like `rows` in the order in which messages bring them.
-  static Tensor arrived(const LayerContext& ctx, Tensor rows) { return as_type(ctx.work.moe.arrived, rows.dtype); }
 
   const MoeSpec spec_;
-  const int layer_;
+  const ExpertRowTransfers rows_;
   const bool fp8_;  // whether the GEMMs multiply FP8, except the router's
   const Parameter* router_;
   const Fp8Linear fc1_, fc2_;
