@@ -19,11 +19,7 @@ constexpr int64_t kAmple = int64_t{1} << 50;
 
 Config small_config() {
   Config c;
-  c.model.layers = 8;
-  c.model.hidden = 64;
-  c.model.heads = 8;
-  c.model.vocab = 257;
-  c.model.seq_len = 64;
+  c.model = {.layers = 8, .hidden = 64, .heads = 8, .vocab = 257, .seq_len = 64};
   c.data.global_batch = 32;
   return c;
 }

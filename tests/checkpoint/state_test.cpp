@@ -31,26 +31,13 @@ void for_elements(const std::vector<int64_t>& shape, const Region& block, F f) {
 Config small_config(int tp, int pp, int dp, int chunks, int zero, Dtype compute, bool tied, OptimizerKind optimizer,
                     const std::string& layers = "even") {
   Config c;
-  c.model.layers = 4;
-  c.model.hidden = 24;
-  c.model.heads = 4;
-  c.model.kv_heads = 2;
-  c.model.vocab = 100;
-  c.model.seq_len = 8;
-  c.model.tie_embeddings = tied;
-  c.data.global_batch = 8;
-  c.data.micro_batch = 1;
-  c.parallel.tp = tp;
-  c.parallel.pp = pp;
-  c.parallel.dp = dp;
-  c.parallel.chunks = chunks;
-  c.parallel.layers_per_chunk = layers;
+  c.model = {.layers = 4, .hidden = 24, .heads = 4, .kv_heads = 2, .vocab = 100, .seq_len = 8, .tie_embeddings = tied};
+  c.data = {.global_batch = 8, .micro_batch = 1};
+  c.parallel = {.tp = tp, .pp = pp, .dp = dp, .chunks = chunks, .layers_per_chunk = layers, .zero = zero};
   c.parallel.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
-  c.parallel.zero = zero;
   c.parallel.bucket_elements = 3000;
   c.parallel.dp_transfers = Transfers::kCollectives;
-  c.optimizer.name = optimizer;
-  c.optimizer.ema = 0.9;
+  c.optimizer = {.name = optimizer, .ema = 0.9};
   c.precision.compute = compute;
   return value_or_throw(resolve_config(c, tp * pp * dp));
 }

@@ -16,10 +16,7 @@ inline Config config_of(const Axes& axes) {
   Config c;
   c.model = {.layers = 4, .hidden = 32, .heads = 4, .vocab = 100, .seq_len = 16};
   c.data.global_batch = 24;
-  c.parallel.tp = axes.tp;
-  c.parallel.dp = axes.dp;
-  c.parallel.pp = axes.pp;
-  c.parallel.chunks = axes.chunks;
+  c.parallel = {.tp = axes.tp, .pp = axes.pp, .dp = axes.dp, .chunks = axes.chunks};
   if (axes.chunks > 1) c.parallel.schedule = Schedule::kInterleaved;
   return value_or_throw(resolve_config(c, axes.ranks()));
 }

@@ -15,11 +15,7 @@ namespace tri::huggingface {
 
 inline Config gpt2() {
   Config c;
-  c.model.layers = 2;
-  c.model.hidden = 12;
-  c.model.heads = 3;
-  c.model.vocab = 300;
-  c.model.seq_len = 8;
+  c.model = {.layers = 2, .hidden = 12, .heads = 3, .vocab = 300, .seq_len = 8};
   return value_or_throw(resolve_config(c, 1));
 }
 

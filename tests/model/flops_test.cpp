@@ -9,9 +9,7 @@ namespace {
 
 Config gpt(int window) {
   Config c;
-  c.model.layers = 3;
-  c.model.hidden = 64;
-  c.model.heads = 4;
+  c.model = {.layers = 3, .hidden = 64, .heads = 4};
   c.model.vocab = 256;  // a multiple of the padding
   c.model.seq_len = 48;
   c.model.window = window;

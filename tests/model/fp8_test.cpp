@@ -14,13 +14,9 @@ namespace {
 Config config_of(int first, int last) {
   Config config;
   config.model = {.layers = 6, .hidden = 64, .heads = 4, .vocab = 200, .seq_len = 16};
-  config.parallel.pp = 2;
-  config.parallel.tp_transfers = Transfers::kCollectives;
-  config.parallel.dp_transfers = Transfers::kCollectives;
+  config.parallel = {.pp = 2, .tp_transfers = Transfers::kCollectives, .dp_transfers = Transfers::kCollectives};
   config.parallel.pp_transfers = PpTransfers::kMessages;
-  config.precision.gemm = GemmFormat::kFp8;
-  config.precision.fp8_first_layers = first;
-  config.precision.fp8_last_layers = last;
+  config.precision = {.gemm = GemmFormat::kFp8, .fp8_first_layers = first, .fp8_last_layers = last};
   return value_or_throw(resolve_config(config, 2));
 }
 

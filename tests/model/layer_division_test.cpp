@@ -15,8 +15,7 @@ Config config_of(int layers, int pp, int chunks, const std::string& counts) {
   Config c;
   c.model = {.layers = layers, .hidden = 256, .heads = 4, .vocab = 8192, .seq_len = 64};
   c.data.global_batch = c.data.micro_batch;
-  c.parallel.pp = pp;
-  c.parallel.chunks = chunks;
+  c.parallel = {.pp = pp, .chunks = chunks};
   if (chunks > 1) c.parallel.schedule = Schedule::kInterleaved;
   c.parallel.layers_per_chunk = counts;
   return value_or_throw(resolve_config(c, pp));

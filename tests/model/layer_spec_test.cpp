@@ -15,12 +15,7 @@ namespace {
 
 Config config_of(int head_dim, Activation activation) {
   Config c;
-  c.model.layers = 3;
-  c.model.hidden = 64;
-  c.model.heads = 8;
-  c.model.kv_heads = 2;
-  c.model.head_dim = head_dim;
-  c.model.activation = activation;
+  c.model = {.layers = 3, .hidden = 64, .heads = 8, .head_dim = head_dim, .kv_heads = 2, .activation = activation};
   c.model.vocab = 256;
   c.model.seq_len = 16;
   c.data.global_batch = c.data.micro_batch = 1;
@@ -151,8 +146,7 @@ TEST(LayerSpec, the_width_of_a_head_is_a_field_of_its_own) {
   EXPECT_EQ(attention.width(), 8 * 32);
   EXPECT_EQ(attention.qkv_width(), (8 + 2 * 2) * 32);
   Config odd;
-  odd.model.hidden = 64;
-  odd.model.heads = 6;
+  odd.model = {.hidden = 64, .heads = 6};
   const auto refused = resolve_config(odd, 1);
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("or set model.head_dim"), std::string::npos) << refused.error().message;

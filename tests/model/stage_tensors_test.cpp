@@ -9,17 +9,11 @@ namespace {
 Config config_of(int heads, int kv_heads, Position position) {
   Config c;
   c.run.device = DeviceChoice::kCpu;
-  c.model.layers = 2;
-  c.model.hidden = 64;
-  c.model.heads = heads;
-  c.model.kv_heads = kv_heads;
-  c.model.ffn_hidden = 64;
-  c.model.vocab = 100;
+  c.model = {.layers = 2, .hidden = 64, .heads = heads, .kv_heads = kv_heads, .ffn_hidden = 64, .vocab = 100};
   c.model.seq_len = 16;
   c.model.position = position;
   c.data.global_batch = c.data.micro_batch = 2;
-  c.parallel.tp = 1;
-  c.parallel.recompute = Recompute::kNone;
+  c.parallel = {.tp = 1, .recompute = Recompute::kNone};
   return value_or_throw(resolve_config(c, 1));
 }
 

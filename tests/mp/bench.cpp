@@ -21,11 +21,7 @@ namespace {
 Config small_config() {
   Config c;
   c.run.device = DeviceChoice::kCpu;
-  c.model.layers = 4;
-  c.model.hidden = 32;
-  c.model.heads = 4;
-  c.model.vocab = 257;
-  c.model.seq_len = 32;
+  c.model = {.layers = 4, .hidden = 32, .heads = 4, .vocab = 257, .seq_len = 32};
   c.data.global_batch = 8;
   return c;
 }

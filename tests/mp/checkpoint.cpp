@@ -46,8 +46,7 @@ namespace {
 Config small_config(Job& job, const std::string& dir) {
   Config c;
   c.model = {.layers = 2, .hidden = 32, .heads = 4, .vocab = 100, .seq_len = 8};
-  c.data.global_batch = job.world_size();
-  c.data.micro_batch = 1;
+  c.data = {.global_batch = job.world_size(), .micro_batch = 1};
   c.checkpoint.dir = dir;
   c.parallel.dp_transfers = Transfers::kCollectives;
   return value_or_throw(resolve_config(c, job.world_size()));

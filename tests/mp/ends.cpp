@@ -116,8 +116,7 @@ Config config_of(const Trouble& trouble, const std::string& folder, DeviceKind d
   config.run.device = device_choice(device);
   config.model = {.layers = 4, .hidden = 32, .heads = 4, .vocab = 100, .seq_len = 16, .tie_embeddings = true};
   config.data.global_batch = 8;
-  config.parallel.pp = 2;
-  config.parallel.tp = job.world_size() / 2;
+  config.parallel = {.tp = job.world_size() / 2, .pp = 2};
   config.checkpoint.dir = folder;
   config.fault.connect_seconds = trouble.is("absent") ? 1 : 600;
   const Config resolved = value_or_throw(resolve_config(config, job.world_size()));

@@ -236,9 +236,7 @@ class SplitSums {
 
 Config config_of(const Layout& layout) {
   Config c;
-  c.run.device = device_choice(layout.device);
-  c.run.seed = 7;
-  c.run.steps = layout.steps;
+  c.run = {.seed = 7, .steps = layout.steps, .device = device_choice(layout.device)};
   c.run.gemm_search = false;  // the job's ranks agree on its choices, but some of them do not take part here
   c.model.layers = 8;
   c.model.hidden = 32;

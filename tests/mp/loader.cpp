@@ -27,12 +27,8 @@ constexpr Layout kLayouts[] = {{1, 1, 8}, {1, 8, 1}, {8, 1, 1}, {2, 2, 2}, {4, 1
 Config config_of(const Layout& layout, bool shared) {
   Config config;
   config.model.seq_len = kSeqLen;
-  config.data.global_batch = kGlobalBatch;
-  config.data.micro_batch = 2;
-  config.data.shared = shared;
-  config.parallel.pp = layout.pp;
-  config.parallel.dp = layout.dp;
-  config.parallel.tp = layout.tp;
+  config.data = {.global_batch = kGlobalBatch, .micro_batch = 2, .shared = shared};
+  config.parallel = {.tp = layout.tp, .pp = layout.pp, .dp = layout.dp};
   return config;
 }
 

@@ -37,9 +37,7 @@ Config config_of(int tp, int dp, int pp) {
   c.run.device = DeviceChoice::kCpu;
   c.model = {.layers = 4, .hidden = 32, .heads = 4, .vocab = 100, .seq_len = 16};
   c.data.global_batch = 8;
-  c.parallel.tp = tp;
-  c.parallel.dp = dp;
-  c.parallel.pp = pp;
+  c.parallel = {.tp = tp, .pp = pp, .dp = dp};
   return value_or_throw(resolve_config(c, tp * dp * pp));
 }
 

@@ -90,8 +90,7 @@ TEST(Exporters, counters_add_up_and_the_file_has_the_last_of_them) {
   const TemporaryFolder folder;
   Config config;
   config.run.dir = folder / "run";
-  config.metrics.prometheus = "127.0.0.1:0";
-  config.metrics.prometheus_file = folder / "trireme.prom";
+  config.metrics = {.prometheus = "127.0.0.1:0", .prometheus_file = folder / "trireme.prom"};
   {
     Exporters exporters({.config = config, .attempt = "a", .completed = 10, .memory_bytes = 1 << 20});
     exporters.step(metrics_of(11, 2.0));

@@ -41,16 +41,9 @@ TEST(RankMonitor, a_window_s_line_names_the_slowest_rank_and_is_no_step) {
 
 TEST(RankMonitor, flops_of_stages_count_the_keys_of_documents) {
   Config config;
-  config.model.layers = 4;
-  config.model.hidden = 64;
-  config.model.heads = 4;
-  config.model.kv_heads = 4;
-  config.model.head_dim = 16;
-  config.model.seq_len = 512;
-  config.model.vocab = 1000;
+  config.model = {.layers = 4, .hidden = 64, .heads = 4, .head_dim = 16, .kv_heads = 4, .vocab = 1000, .seq_len = 512};
   config.data.global_batch = 8;
-  config.parallel.pp = 2;
-  config.parallel.chunks = 1;
+  config.parallel = {.pp = 2, .chunks = 1};
   const Mesh mesh = make_mesh(0, {{"dp", 2}, {"pp", 2}});
   const std::vector<double> whole = stage_flops(config, mesh);
   EXPECT_EQ(stage_flops(config, mesh, {512}), whole);

@@ -15,11 +15,7 @@ namespace {
 
 Workload small_job(int chunks) {
   Workload w;
-  w.model.layers = 32;
-  w.model.hidden = 4096;
-  w.model.heads = w.model.kv_heads = 32;
-  w.model.head_dim = 128;
-  w.model.ffn_hidden = 16384;
+  w.model = {.layers = 32, .hidden = 4096, .heads = 32, .head_dim = 128, .kv_heads = 32, .ffn_hidden = 16384};
   w.model.vocab = 51200;
   w.model.seq_len = 2048;
   w.tp = 8;

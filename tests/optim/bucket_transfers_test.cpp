@@ -33,8 +33,7 @@ struct Rank {
 
 Config config_of(int zero) {
   Config c;
-  c.parallel.zero = zero;
-  c.parallel.dp_transfers = Transfers::kCollectives;
+  c.parallel = {.zero = zero, .dp_transfers = Transfers::kCollectives};
   c.precision.compute = Dtype::kF32;
   return c;
 }

@@ -17,10 +17,7 @@ namespace {
 Config config_of(int hidden, int tp, int pp, int dp, int chunks, int zero) {
   Config c;
   c.run.seed = 5;
-  c.model.layers = 4;
-  c.model.hidden = hidden;
-  c.model.heads = 4;
-  c.model.ffn_hidden = 2 * hidden;
+  c.model = {.layers = 4, .hidden = hidden, .heads = 4, .ffn_hidden = 2 * hidden};
   c.model.vocab = 131;  // padded
   c.model.seq_len = 8;
   c.optimizer.moments = Dtype::kBF16;

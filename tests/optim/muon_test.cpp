@@ -71,13 +71,8 @@ Config muon_config(int tp, int pp, int dp, int zero) {
   c.model.position = Position::kRope;
   c.model.bias = false;
   c.model.head_dim = 6;
-  c.data.global_batch = 8;
-  c.data.micro_batch = 1;
-  c.parallel.tp = tp;
-  c.parallel.pp = pp;
-  c.parallel.dp = dp;
-  c.parallel.zero = zero;
-  c.parallel.bucket_elements = 3000;
+  c.data = {.global_batch = 8, .micro_batch = 1};
+  c.parallel = {.tp = tp, .pp = pp, .dp = dp, .zero = zero, .bucket_elements = 3000};
   c.optimizer.name = OptimizerKind::kMuon;
   return value_or_throw(resolve_config(c, tp * pp * dp));
 }

@@ -134,8 +134,7 @@ TEST(FlatLayout, gradients_of_different_actions_share_no_bucket) {
   Config config;
   config.model = {.layers = 4, .hidden = 64, .heads = 4, .vocab = 200, .seq_len = 16, .experts = 4};
   config.model.tie_embeddings = config.model.bias = false;
-  config.parallel.pp = config.parallel.dp = 2;
-  config.parallel.schedule = Schedule::kZbH1;
+  config.parallel = {.pp = 2, .dp = 2, .schedule = Schedule::kZbH1};
   for (const int zero : {1, 2}) {
     config.parallel.zero = zero;
     const Config resolved = value_or_throw(resolve_config(config, 4));
@@ -204,9 +203,7 @@ struct LonelyRank {
     Config c;
     c.model = {.layers = 3, .hidden = 64, .heads = 4, .vocab = 200, .seq_len = 16};
     c.model.tie_embeddings = true;
-    c.parallel.tp = tp;
-    c.parallel.pp = pp;
-    c.parallel.dp_transfers = Transfers::kCollectives;
+    c.parallel = {.tp = tp, .pp = pp, .dp_transfers = Transfers::kCollectives};
     config = value_or_throw(resolve_config(c, tp * pp));
     mesh = mesh_of(config, 0).moved("pp", stage);
     Arena measuring;

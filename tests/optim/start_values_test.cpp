@@ -17,12 +17,7 @@ float value_of(const Tensor& tensor, int64_t i) {
 Config config_of(Dtype precision, int zero, Activation activation) {
   Config c;
   c.run.seed = 5;
-  c.model.layers = 2;
-  c.model.hidden = 24;
-  c.model.heads = 4;
-  c.model.kv_heads = 4;
-  c.model.head_dim = 6;
-  c.model.ffn_hidden = 40;
+  c.model = {.layers = 2, .hidden = 24, .heads = 4, .head_dim = 6, .kv_heads = 4, .ffn_hidden = 40};
   c.model.vocab = 131;  // padded
   c.model.seq_len = 6;
   c.model.activation = activation;

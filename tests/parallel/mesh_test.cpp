@@ -187,9 +187,7 @@ TEST(Mesh, a_rank_or_a_size_that_is_not_there_is_refused) {
 
 TEST(Mesh, that_of_a_config_has_the_sizes_of_its_fields) {
   Config config;
-  config.parallel.tp = 2;
-  config.parallel.dp = 3;
-  config.parallel.pp = 4;
+  config.parallel = {.tp = 2, .pp = 4, .dp = 3};
   EXPECT_EQ(mesh_of(config, 13).place(), small_mesh(Sizes{2, 3, 4}, 13).place());
   EXPECT_EQ(sizes_along(AxisSet::outside({"dp"}), config.parallel), "tp 2 x pp 4");
   EXPECT_EQ(ranks_along(AxisSet::outside({}), config.parallel), 24);

@@ -14,11 +14,7 @@ namespace {
 Simulation simulated(const std::string& name) {
   Config config;
   config.run.name = name;
-  config.model.layers = 24;
-  config.model.hidden = 2048;
-  config.model.heads = 16;
-  config.model.vocab = 50304;
-  config.model.seq_len = 2048;
+  config.model = {.layers = 24, .hidden = 2048, .heads = 16, .vocab = 50304, .seq_len = 2048};
   config.precision.compute = Dtype::kBF16;
   config.parallel.tp = config.parallel.pp = config.parallel.dp = 2;
   config.data.global_batch = 32;

@@ -16,16 +16,9 @@ namespace tri::test {
 inline Config tiny_config() {
   Config c;
   c.run.seed = 3;
-  c.model.layers = 2;
-  c.model.hidden = 8;
-  c.model.heads = 4;
-  c.model.kv_heads = 4;
-  c.model.ffn_hidden = 12;
-  c.model.vocab = 11;
-  c.model.seq_len = 6;
+  c.model = {.layers = 2, .hidden = 8, .heads = 4, .kv_heads = 4, .ffn_hidden = 12, .vocab = 11, .seq_len = 6};
   c.model.init_std = 0.3;
-  c.data.global_batch = 4;
-  c.data.micro_batch = 2;
+  c.data = {.global_batch = 4, .micro_batch = 2};
   return c;
 }
 
