@@ -19,27 +19,7 @@ faults=("$@")
 CLUSTER_NODES=9
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 export TRIREME=$TRAINER SUPERVISE=1 STRAGGLER_SECONDS=20
-steps='' every=25
-config=$TRIREME_ROOT/config.yaml
-
-"$cluster" start
-eval "$("$cluster" env)"
-if [[ $(srun --mpi=list 2>&1) != *pmix* ]]; then
-  echo "skipped: this Slurm has no PMIx plugin (srun --mpi=list), without which srun starts no ranks of Open MPI"
-  exit 77
-fi
-cd "$TRIREME_ROOT"
-for i in {1..2000}; do echo "$i green bottles hanging on the wall"; done >text.txt
-"$TRIREME" data prepare --tokenizer bytes --output text text.txt >/dev/null 2>&1
-cat >"$config" <<'YAML'
-run: {steps: 1000000, eval_batches: 0, sample_tokens: 0, device: cpu}
-model: {layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 64}
-data: {sources: [text], global_batch: 8, tokenizer: bytes}
-parallel: {pp: 2, dp: 2}
-lr: {peak: 1e-2, decay_steps: 1000}
-cluster: {ranks_per_node: 2}
-metrics: {log_every: 100}
-YAML
+begin_training
 
 # Prints step, loss and gradient norm as written, without steps that were lost at a restart.
 history() {

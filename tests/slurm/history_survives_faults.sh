@@ -13,27 +13,7 @@ ends=$(realpath "${2:?history_survives_faults.sh PATH_OF_trireme PATH_OF_mp_ends
 CLUSTER_NODES=8
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 export TRIREME=$TRAINER STRAGGLER_SECONDS=20
-steps='' every=25
-config=$TRIREME_ROOT/config.yaml
-
-"$cluster" start
-eval "$("$cluster" env)"
-if [[ $(srun --mpi=list 2>&1) != *pmix* ]]; then
-  echo "skipped: this Slurm has no PMIx plugin (srun --mpi=list), without which srun starts no ranks of Open MPI"
-  exit 77
-fi
-cd "$TRIREME_ROOT"
-for i in {1..2000}; do echo "$i green bottles hanging on the wall"; done >text.txt
-"$TRIREME" data prepare --tokenizer bytes --output text text.txt >/dev/null 2>&1
-cat >"$config" <<'YAML'
-run: {steps: 1000000, eval_batches: 0, sample_tokens: 0, device: cpu}
-model: {layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 64}
-data: {sources: [text], global_batch: 8, tokenizer: bytes}
-parallel: {pp: 2, dp: 2}
-lr: {peak: 1e-2, decay_steps: 1000}
-cluster: {ranks_per_node: 2}
-metrics: {log_every: 100}
-YAML
+begin_training
 
 # The statuses that srun, with its options, returns for the ends that train.sbatch distinguishes: one rank's status is
 # that of the step, and a killed rank ends the step with a status that is retried (the signal's, or that of the other
