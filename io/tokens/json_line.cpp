@@ -1,5 +1,7 @@
 #include "io/tokens/json_line.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <optional>
@@ -85,7 +87,7 @@ std::string reason_of(std::string why) {
     const std::string rest = expected == std::string::npos || expected < quoted ? "" : why.substr(expected);
     why = why.substr(0, quoted) + rest;
   }
-  if (why.find("unexpected end of input") != std::string::npos) why += "; JSON lines has a whole object on each line";
+  if (why.find("unexpected end of input") != std::string::npos) why += fmt::format("; {}", kJsonLines);
   return why;
 }
 

@@ -8,6 +8,10 @@
 
 namespace tri {
 
+// For messages on files with other JSON.
+inline constexpr std::string_view kJsonLines =
+    "JSON lines has a whole object on each line (jq -c '.[]' FILE converts an array, jq -c . FILE objects)";
+
 // Returns the value in `line`: JSON, and what Python's json.dumps writes beyond it. Half of a surrogate pair (\ud83d
 // alone) is read as U+FFFD, and NaN, Infinity, -Infinity and numbers beyond a double as 0. The error gives the byte of
 // the line (from 1) and the problem, without the line's name. Safe for concurrent use.

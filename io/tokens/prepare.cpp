@@ -194,22 +194,34 @@ class Run {
       }
     };
     const TextFaults before = now_.faults;
-    for (const BadDocument& bad : encoded.bad) {
-      add_until(bad.documents);
-      if (may_skip()) {
-        skip(bad);
-        continue;
-      }
-      hash_.update(block.text.data(), static_cast<size_t>(bad.bytes));
+    size_t hashed = 0;  // bytes of the block
+    const auto hash_until = [&](size_t end) {
+      hash_.update(block.text.data() + hashed, end - hashed);
+      hashed = end;
+    };
+    const auto move_to = [&](const BadDocument& bad) {
+      hash_until(static_cast<size_t>(bad.bytes));
       now_.at = {.input = checked_,
                  .bytes = block.begin.bytes + bad.bytes,
                  .line = std::max(bad.line, block.begin.line),
                  .hash = hash_.digest()};
       now_.faults = sum_of(before, bad.faults);
-      return refusal(bad);
+    };
+    for (const BadDocument& bad : encoded.bad) {
+      add_until(bad.documents);
+      if (!may_skip()) {
+        move_to(bad);
+        return refusal(bad);
+      }
+      if (now_.skipped ==
+          0) {  // the run returns to this point if a later command allows fewer, or the line is corrected
+        move_to(bad);
+        mark();
+      }
+      skip(bad);
     }
     add_until(encoded.documents.size());
-    hash_.update(block.text.data(), block.text.size());
+    hash_until(block.text.size());
     now_.at = block.end;
     now_.at.hash = hash_.digest();
     now_.faults = sum_of(before, encoded.faults);
@@ -292,7 +304,7 @@ class Run {
     int64_t text_faults = 0;  // of the inputs before it
     int64_t skipped = 0;
   };
-  static constexpr size_t kMostMarks = 128;  // beyond it, every second one is dropped
+  static constexpr size_t kMostMarks = 128;  // beyond it, every second one is dropped, but never the first
 
   TokenType type() const { return token_type_for(tokenizer_.vocab_size()); }
 
@@ -307,6 +319,11 @@ class Run {
     sum.bytes += next.bytes;
     sum.faults += next.faults;
     return sum;
+  }
+
+  // Returns whether a run with these options could have saved this point. A share is checked at the end.
+  bool allows(const Mark& point) const {
+    return options_.skip_bad.share > 0 || point.skipped <= options_.skip_bad.most;
   }
 
   bool may_skip() const {
@@ -362,7 +379,7 @@ class Run {
     now_.text_faults = summary_.text_faults;
     marks_.push_back(now_);
     if (marks_.size() > kMostMarks)
-      for (size_t i = 0; i + 1 < marks_.size(); ++i) marks_.erase(marks_.begin() + static_cast<std::ptrdiff_t>(i));
+      for (size_t i = 1; i + 1 < marks_.size(); ++i) marks_.erase(marks_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 
   Result<void> save() {
@@ -478,20 +495,32 @@ class Run {
         marks_.push_back(mark_of(state));
       const size_t saved = marks_.size();
       marks_.resize(unchanged_marks(state.at("inputs")));
+      const size_t unchanged = marks_.size();
+      const int64_t skipped = marks_.empty() ? 0 : marks_.back().skipped;
+      while (!marks_.empty() && !allows(marks_.back())) marks_.pop_back();
       went_back = marks_.size() < saved;
       if (const std::string& moved = counted_otherwise_; marks_.empty() && !moved.empty())
         return usage_error(
             "{}: was written by an earlier version of trireme, which counted the byte order mark at the start of {}; "
             "this version does not; start over with --force",
             path, moved);
+      if (marks_.empty() && unchanged > 0)
+        return usage_error(
+            "{}: belongs to an interrupted run that skipped {}, more than --skip-bad {} allows; allow as many to "
+            "continue it, or start over with --force",
+            path, counted(skipped, "bad document"), options_.skip_bad.most);
       if (marks_.empty())
         return usage_error(
             "{}: belongs to an interrupted run, but its inputs have changed from the first one on; give the same "
             "inputs to continue it, or start over with --force",
             path);
-      if (const TextPosition& at = marks_.back().at; went_back)
+      const TextPosition& at = marks_.back().at;
+      if (unchanged < saved)
         log_warn("inputs have changed since the run was interrupted: it continues at {}:{}", inputs_[at.input].path,
                  at.line);
+      else if (went_back)
+        log_warn("the interrupted run skipped {}, more than --skip-bad {} allows: it continues at {}:{}",
+                 counted(skipped, "bad document"), options_.skip_bad.most, inputs_[at.input].path, at.line);
     } catch (const OrderedJson::exception& problem) {
       return file_error("{}: damaged ({}); remove it, and start over", path, problem.what());
     }
@@ -626,7 +655,12 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
             "them, give --format jsonl",
             input.path);
   int64_t input_bytes = 0;
-  for (const TextInput& input : inputs.value().files) input_bytes += input.file_bytes;
+  std::set<std::string> names_of_inputs;
+  for (const TextInput& input : inputs.value().files) {
+    input_bytes += input.file_bytes;
+    if (!names_of_inputs.insert(fs::path(input.path).lexically_normal()).second)
+      log_warn("{}: is among the inputs more than once; so are its documents in the output", input.path);
+  }
   if (const fs::path folder = fs::path(options.output).parent_path(); !folder.empty()) {
     std::error_code problem;
     fs::create_directories(folder, problem);

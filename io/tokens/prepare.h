@@ -72,7 +72,8 @@ struct PrepareSummary {
 // A run that is interrupted, or that fails after its first document, leaves a state (PREFIX.json.part and the parts of
 // the token files), from which the next run with the same options continues. The texts of inputs that have changed
 // since then are compared: the run continues after the last saved point before the first change, and is refused if
-// there is none; kOverwrite then discards the state and starts over.
+// there is none; kOverwrite then discards the state and starts over. A point where more documents were skipped than
+// `skip_bad` allows now is not used either.
 //
 // Fails, leaving nothing under the final names, with a bad document more than `skip_bad` allows (the error names file
 // and line), an input that is not text (text_reader.h), existing output, a missing output folder, or a split without

@@ -62,6 +62,7 @@ Result<std::string> document_of_line(std::string_view line, TextFormat format, c
   const auto parsed = parse_json_line(line);
   if (!parsed) return parsed.error();
   const Json& object = parsed.value();
+  if (object.is_array()) return file_error("a JSON array, expected an object; {}", kJsonLines);
   if (!object.is_object()) return file_error("a JSON {}, expected an object", object.type_name());
   const Json* field = find_json_field(object, options.text_field);
   if (field == nullptr)
@@ -103,6 +104,11 @@ class BlockEncoder {
   }
 
  private:
+  // In JSON, blanks around a value mean nothing.
+  bool is_blank(std::string_view line) const {
+    return line.empty() ||
+           (input_.format == TextFormat::kJsonl && line.find_first_not_of(" \t\r") == std::string_view::npos);
+  }
   bool skips() const { return options_.skip_bad.any(); }
 
   void add(std::string_view text) {
@@ -149,7 +155,7 @@ class BlockEncoder {
       at = newline == std::string_view::npos ? text.size() : newline + 1;
       if (line.ends_with('\r')) line.remove_suffix(1);
       if (line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());  // of joined files
-      if (line.empty()) continue;
+      if (is_blank(line)) continue;
       std::string why;
       if (options_.chat) {
         why = add_chat(line);

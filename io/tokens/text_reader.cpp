@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <vector>
 
@@ -156,6 +157,11 @@ class GzipSource final : public TextReader::Source {
       stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
       stream_.avail_in = static_cast<uInt>(input_.size());
     }
+    if (padding_) {  // gzip and Python's gzip also ignore NUL bytes after a member
+      for (; stream_.avail_in > 0 && *stream_.next_in == 0; --stream_.avail_in) ++stream_.next_in;
+      if (stream_.avail_in == 0) return true;
+      padding_ = false;
+    }
     within_ = within_ || stream_.avail_in > 0;
     stream_.next_out = reinterpret_cast<Bytef*>(output_.data());
     stream_.avail_out = static_cast<uInt>(output_.size());
@@ -167,6 +173,7 @@ class GzipSource final : public TextReader::Source {
     full_ = stream_.avail_out == 0;
     if (status == Z_STREAM_END) {  // another member may follow
       within_ = full_ = false;
+      padding_ = true;
       ::inflateReset(&stream_);
     }
     return true;
@@ -176,6 +183,7 @@ class GzipSource final : public TextReader::Source {
   z_stream stream_{};
   std::vector<char> output_;
   bool within_ = false, full_ = false;  // within_: a member has begun and not ended
+  bool padding_ = false;                // NUL bytes may follow
 };
 
 class ZstdSource final : public TextReader::Source {
@@ -228,6 +236,9 @@ TextReader::TextReader(TextReader&&) noexcept = default;
 TextReader::~TextReader() = default;
 
 Result<TextReader> TextReader::open(const std::string& path, int64_t most) {
+  std::error_code ignored;                      // a file without a status is refused when it is opened
+  if (std::filesystem::is_fifo(path, ignored))  // opening it would wait for a writer
+    return file_error("{}: not a regular file; an interrupted run could not read it again", path);
   auto file = InputFile::open(path);
   if (!file) return file.error();
   std::string magic(static_cast<size_t>(std::min<int64_t>(4, file.value().bytes())), '\0');

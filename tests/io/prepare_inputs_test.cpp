@@ -1,5 +1,6 @@
 // The inputs of `data prepare`, their division, and how a run continues after an interruption.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -394,6 +395,54 @@ TEST_F(PrepareResumed, a_larger_share_continues_a_run_with_too_many_bad_lines) {
   EXPECT_EQ(done.value().resumed, 1);
   EXPECT_EQ(done.value().skipped, 1);
   EXPECT_EQ(done.value().text_faults, 1);
+}
+
+// The result is that of one run with the later options, whatever an earlier run with others has skipped.
+TEST_F(PrepareResumed, a_smaller_number_of_bad_lines_does_not_inherit_skipped_ones) {
+  const std::string name = folder_ / "c.jsonl", good = json_lines(0, 5), bad = "{broken\n";
+  const auto run = [&](SkipBad skip) {
+    return prepare({.inputs = {name}, .output = folder_ / "out", .skip_bad = skip, .save_seconds = 0});
+  };
+  for (const std::string& text : {good + bad + good + bad + good, bad + good + bad}) {
+    for (const int most : {0, 1}) {
+      write_all(name, text);
+      ASSERT_FALSE(run({.share = 0.01}));
+      const auto stricter = run({.most = most});
+      ASSERT_FALSE(stricter) << most;
+      EXPECT_NE(stricter.error().message.find(fmt::format(
+                    "c.jsonl:{}: not valid JSON", most == 0 ? (text[1] == 'b' ? 1 : 6) : (text[1] == 'b' ? 7 : 12))),
+                std::string::npos)
+          << stricter.error().message;
+      EXPECT_FALSE(fs::exists(folder_ / "out.bin"));
+      fs::remove(folder_ / "out.json.part");
+    }
+    // The two remedies of the message: the work before the first bad line is used.
+    ASSERT_FALSE(run({.share = 0.01}));
+    write_all(name, text[1] == 'b' ? good : good + good + good);
+    const auto corrected = run({.share = 0.01});
+    ASSERT_TRUE(corrected) << corrected.error().message;
+    EXPECT_EQ(corrected.value().resumed, text[1] == 'b' ? 0 : 5);
+    EXPECT_EQ(corrected.value().skipped, 0);
+    EXPECT_EQ(corrected.value().documents, text[1] == 'b' ? 5 : 15);
+    for (const char* end : {"bin", "idx", "json"}) fs::remove(folder_ / fmt::format("out.{}", end));
+    write_all(name, text);
+    ASSERT_FALSE(run({.share = 0.01}));
+    const auto larger = run({.most = 2});
+    ASSERT_TRUE(larger) << larger.error().message;
+    EXPECT_EQ(larger.value().skipped, 2);
+    for (const char* end : {"bin", "idx", "json"}) fs::remove(folder_ / fmt::format("out.{}", end));
+  }
+}
+
+TEST(PrepareInputs, a_pipe_is_refused_without_waiting_for_its_writer) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder / "pipe.jsonl";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& input : {pipe, std::string(folder.path())}) {
+    const auto refused = prepare({.inputs = {input}, .output = folder / "out"});
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message.find("pipe.jsonl: not a regular file"), std::string::npos);
+  }
 }
 
 TEST(PrepareInputs, a_share_of_bad_lines_is_of_all_lines) {

@@ -83,8 +83,8 @@ TEST(Prepare, the_result_does_not_depend_on_threads) {
 TEST(Prepare, bad_lines_are_named_and_leave_nothing) {
   const std::pair<std::string, std::string> table[] = {
       {"{\"text\": \"ok\"}\n{broken\n", "c.jsonl:2: not valid JSON"},
-      {"[1, 2]\n", "c.jsonl:1: a JSON array, expected an object"},
-      {"\n\n{\"txt\": \"x\"}\n", "c.jsonl:3: no field \"text\"; name the text's field with --field: txt"},
+      {"[1, 2]\n", "c.jsonl:1: a JSON array, expected an object; JSON lines has a whole object on each line (jq -c"},
+      {"\n \t\r\n{\"txt\": \"x\"}\n", "c.jsonl:3: no field \"text\"; name the text's field with --field: txt"},
       {"{\"\\u001b[2J\\n\": \"x\", \"" + std::string(50, 'n') + "\": \"y\"}\n",
        "c.jsonl:1: no field \"text\"; name the text's field with --field: \xEF\xBF\xBD[2J , " + std::string(40, 'n') +
            "..."},
@@ -209,14 +209,15 @@ TEST(Prepare, packed_inputs_make_what_plain_ones_make) {
   write_all(folder / "a.jsonl", lines);
   write_all(folder / "a.jsonl.gz", gzip(lines));
   write_all(folder / "a.json.zst", zstd(lines));
+  write_all(folder / "padded.json.gz", gzip(lines) + std::string(1000, '\0'));  // as tapes and block devices do
   std::vector<std::string> bins;
-  for (const char* name : {"a.jsonl", "a.jsonl.gz", "a.json.zst"}) {
+  for (const char* name : {"a.jsonl", "a.jsonl.gz", "a.json.zst", "padded.json.gz"}) {
     const auto summary = prepare({.inputs = {folder / name}, .output = folder / (std::string("of_") + name)});
     ASSERT_TRUE(summary) << summary.error().message;
     EXPECT_EQ(summary.value().documents, 40000);
     bins.push_back(read_all(folder / (std::string("of_") + name + ".bin")));
   }
-  EXPECT_TRUE(bins[0] == bins[1] && bins[0] == bins[2]);
+  EXPECT_TRUE(bins[0] == bins[1] && bins[0] == bins[2] && bins[0] == bins[3]);
   // A line is identified by its number in the text.
   write_all(folder / "bad.jsonl.gz", gzip(lines + "{broken\n"));
   const auto bad = prepare({.inputs = {folder / "bad.jsonl.gz"}, .output = folder / "bad"});
