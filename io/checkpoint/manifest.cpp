@@ -101,11 +101,15 @@ TensorRecord tensor_of(const Json& json) {
   return tensor;
 }
 
+struct OtherFormat : Fatal {
+  using Fatal::Fatal;
+};
+
 void check_format(const Json& json) {
   if (const int64_t format = integer_of(json); format != kFormat)
-    refuse(fmt::format(
-        "the format is {}, but this program reads {}; the file was written by another version: use that one", format,
-        kFormat));
+    throw OtherFormat(ExitCode::kFile, fmt::format("the format is {}, but this program reads {}; the file was written "
+                                                   "by another version: use that one",
+                                                   format, kFormat));
 }
 
 // Turns each tensor into a record as soon as it is parsed, and drops its JSON: the JSON of all tensors takes eight
@@ -137,6 +141,8 @@ Result<Manifest> parsed(std::string_view text, const std::string& path) {
     return manifest_of(text);
   } catch (const Json::exception& problem) {
     return file_error("{}: {}", path, problem.what());
+  } catch (const OtherFormat& problem) {
+    return Error{fmt::format("{}: {}", path, problem.what()), ExitCode::kFile, kOtherFormat};
   } catch (const Fatal& problem) {
     return file_error("{}: {}", path, problem.what());
   }

@@ -2,6 +2,7 @@
 // carries its own checksum; a folder without a valid one is not a checkpoint. Errors have code kFile.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -99,6 +100,9 @@ Result<std::string> manifest_text(const Manifest& manifest);
 
 // Writes FOLDER/manifest.json, atomically and durably.
 Result<void> write_manifest(const std::string& folder, const Manifest& manifest);
+
+// Error::os_error of read_manifest() if another version of this program wrote the checkpoint.
+inline constexpr int kOtherFormat = ENOTSUP;
 
 // Reads and checks the manifest of a folder. Does not read the contents of the other files. Retries transient trouble
 // of storage.

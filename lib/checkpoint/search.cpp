@@ -26,7 +26,7 @@ void fields(Archive& archive, LoadFrom& from) {
 }
 
 // Rank 0: returns the first readable candidate from `next` on, with its manifest, and moves `next` past it. Skips
-// damaged ones. Fails if storage does not return one of them at present.
+// damaged ones. Fails if storage does not return one of them at present, or if another version wrote it.
 Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates, size_t& next,
                               std::optional<Manifest>& manifest) {
   LoadFrom from{.any = !candidates.empty()};
@@ -34,6 +34,8 @@ Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates
     const CheckpointCandidate& candidate = candidates[next++];
     auto opened = open_candidate(candidate);
     if (!opened && is_transient(opened.error().os_error)) return opened.error();
+    if (!opened && opened.error().os_error == kOtherFormat)  // an older one would lose its steps, and replace it
+      return file_error("{}, or move the checkpoint away to start from an older one", opened.error().message);
     if (!opened) {
       log_warn("checkpoint skipped: {}", opened.error().message);
       continue;

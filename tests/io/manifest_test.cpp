@@ -103,6 +103,7 @@ TEST(Manifest, sealed_nonsense_is_refused_without_a_crash) {
   ASSERT_FALSE(other);
   EXPECT_NE(other.error().message.find("the format is 2, but this program reads 1"), std::string::npos)
       << other.error().message;
+  EXPECT_EQ(other.error().os_error, kOtherFormat);
 }
 
 TEST(Manifest, text_that_is_not_utf8_is_an_error_before_any_tensor_is_written) {

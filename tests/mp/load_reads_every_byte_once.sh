@@ -52,6 +52,21 @@ has "checkpoint skipped"
 has "no checkpoint could be read"
 lacks "start values"
 
+echo "a checkpoint of another version is not passed over: an older one would lose its steps, and replace it"
+rm -rf run && train 0 run 1 run.steps=2 checkpoint.every=1
+manifest=run/checkpoints/step_00000002/manifest.json
+sed -i 's/"format": 1/"format": 2/' $manifest
+run 3 "$trireme" checkpoint verify run/checkpoints/step_00000002
+seal=$(sed -nE 's/.*its text is ([0-9a-f]{16}).*/\1/p' <<<"$output")
+sed -i -E "0,/\"checksum\"/s/\"checksum\": \"[0-9a-f]+\"/\"checksum\": \"$seal\"/" $manifest
+cp $manifest before
+train 3 run 1 run.steps=3
+has "the format is 2, but this program reads 1; the file was written by another version: use that one, or move the"
+cmp -s before $manifest || fail "the checkpoint was replaced"
+mv run/checkpoints/step_00000002 elsewhere
+train 0 run 1 run.steps=3
+has "resumed from run/checkpoints/step_00000001"
+
 echo "only one rank lists the folder, reads the manifest and finds the files; the others open only what they read"
 rm -rf start run
 train 0 start 8 run.steps=2 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1 checkpoint.every=1
