@@ -107,6 +107,9 @@ bool has_key_of(const YAML::Node& map, const Section& section) {
 // For a misspelt section the message suggests its name. For another program's section it lists the counterparts of its
 // keys; such names may be similar to a name here: "activation_checkpoint", "parallelism".
 std::string unknown_section(const std::string& name, const YAML::Node& value) {
+  if (const Field* field = find_field(name))
+    return fmt::format("{}: sections and keys are on different lines in a file; write {}: {{{}: {}}}", name,
+                       field->section, field->key, value.IsScalar() ? value.Scalar() : "VALUE");
   const std::string near = nearest(name, section_names()), elsewhere = known_elsewhere(name);
   std::string advice = elsewhere;
   if (advice.empty() && !near.empty()) advice = "did you mean " + near + "?";
@@ -229,6 +232,8 @@ class Parser : YamlReader {
     const Field* field = find_field(name);
     if (!field) return add(where, unknown_key(*section, name.substr(dot + 1), YAML::Node()));
     try {
+      if (!field->is_text() && YAML::LoadAll(value).size() > 1)
+        return add(where, fmt::format("{}: more than one YAML document; give one value", name));
       read_field(*field, field->is_text() ? YAML::Node(value) : YAML::Load(value), [&](int) { return where; });
     } catch (const YAML::Exception& error) {
       add(where, fmt::format("{}: not valid YAML: {}", name, error.msg));

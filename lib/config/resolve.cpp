@@ -1,6 +1,7 @@
 // Derived fields, and rules over several fields. Each message names the numbers that conflict and those that would fit.
 #include <fmt/ranges.h>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <numeric>
 #include <set>
@@ -420,6 +421,15 @@ class Resolver {
     if (data.reset_positions == AutoFlag::kTrue && !data.document_mask)
       add("data.reset_positions: true, but without data.document_mask a token attends to other documents, some of "
           "whose positions would be later than its own; set data.document_mask: true or data.reset_positions: auto");
+    const auto check_sum = [&](const std::string& name, double sum) {
+      if (!std::isfinite(sum)) add("{}: the sum of the weights is too large; divide each by the same number", name);
+    };
+    double sum = 0;
+    for (const Source& source : data.sources) sum += source.weight;
+    check_sum("data.sources", sum);
+    for (size_t i = 0; i < data.stages.size(); ++i)
+      check_sum(fmt::format("data.stages[{}].weights", i),
+                std::accumulate(data.stages[i].weights.begin(), data.stages[i].weights.end(), 0.0));
     if (data.stages.empty()) return;
     if (!data.sources.empty())
       add("data.sources: the sources of a run with data.stages are those of its stages; set data.sources to []");

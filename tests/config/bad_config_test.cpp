@@ -64,6 +64,7 @@ const BadText kBadConfigs[] = {
      "ranks_every, fp8_every, experts_every, tensorboard, prometheus, prometheus_file, timeline"},
     {"modle: {layers: 4}", "a.yaml:1: modle: unknown section; did you mean model?"},
     {"steps: 4", "a.yaml:1: steps: unknown section; did you mean run.steps?"},
+    {"run.steps: 4", "a.yaml:1: run.steps: sections and keys are on different lines in a file; write run: {steps: 4}"},
     {"speed: {fast: 5}", "a.yaml:1: speed: unknown section; the sections are " SECTIONS},
     {"speed: {every: 5}", "a.yaml:1: speed: unknown section; here its every is checkpoint.every"},
     // Names that other programs use.
@@ -332,6 +333,10 @@ const Combination kBadCombinations[] = {
     {"checkpoint: {accept_changes: True}", 1, "checkpoint.accept_changes: True is not a field; did you mean true?"},
     {"checkpoint: {accept_changes: whatever}", 1,
      "checkpoint.accept_changes: whatever is not a field; name fields, such as model.window, or set true"},
+    {"data: {sources: [{path: a, weight: 1e308}, {path: b, weight: 1e308}]}", 1,
+     "data.sources: the sum of the weights is too large; divide each by the same number"},
+    {"data: {stages: [{sources: [a, b], weights: [1e308, 1e308]}]}", 1,
+     "data.stages[0].weights: the sum of the weights is too large; divide each by the same number"},
     {"parallel: {tp: 2, pp: 3}", 8,
      "parallel: tp 2 x pp 3 = 6 does not divide 8 ranks; start 6 or 12 ranks, or set parallel.pp to 1, 2 or "
      "4"},
@@ -674,6 +679,9 @@ TEST(BadOverride, is_refused_with_the_exact_message) {
     EXPECT_EQ(config.error().message, with_count(message)) << text;
     EXPECT_EQ(config.error().code, ExitCode::kUsage) << text;
   }
+  const Result<Config> two = parse_config("", "a.yaml", {"run.steps=5\n---\n6"});
+  ASSERT_FALSE(two.ok());
+  EXPECT_NE(two.error().message.find("run.steps: more than one YAML document; give one value"), std::string::npos);
 }
 
 TEST(BadCombination, is_refused_with_numbers_and_values_that_fit) {
