@@ -408,6 +408,8 @@ TEST_F(RunStatusTest, files_without_processes_still_give_a_status) {
   expect_has(status_text(status()), "step 9: 100 ms a step");
   expect_has(status_text(status()), "(median of the last 2 steps), loss 2.5000");
   expect_has(text, "no rank of this run has a flight recorder on this machine");
+  write_all(run_dir_ + "/events.jsonl", "{\"kind\":\"begin\",\"schema\":99}\n");
+  expect_has(status_text(status()), "events.jsonl: a newer release of Trireme wrote it (schema 99)");
 }
 
 TEST_F(RunStatusTest, a_folder_that_is_no_run_is_the_users_mistake) {

@@ -1,6 +1,7 @@
 #include "lib/observe/status/run_status.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -347,6 +348,7 @@ Result<RunStatus> read_run_status(const std::string& run_dir, EvaluationSearch s
   }
 
   auto events = read_events(status.run_dir + "/events.jsonl");
+  if (!events && events.error().os_error != ENOENT) status.unread_events = events.error().message;
   const std::vector<RunEvent> known = events ? std::move(events).value() : std::vector<RunEvent>();
   status.attempt = newest_attempt(records, known);
   std::erase_if(records, [&](const RankRecord& record) { return record.attempt != status.attempt; });

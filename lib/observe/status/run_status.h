@@ -87,6 +87,7 @@ struct RunStatus {
   std::string origin;                // of the attempt's state (describe_origin); "" if not recorded
   std::string restart;               // of kRestarts: what ended the last attempt, and what the supervisor does
   std::string newest_dump;           // a folder; "": none
+  std::string unread_events;         // why events.jsonl could not be read; "": it was, or there is none
   std::string last_log_line;
   std::vector<std::string> last_log_lines;  // some of them, the newest last
 };

@@ -191,6 +191,7 @@ std::string end_of(const RunStatus& s) {
   if (s.state == RunState::kUnknown)
     text += fmt::format(
         "no rank of this run has a flight recorder on this machine, {}: it has ended, or runs elsewhere\n", s.host);
+  if (!s.unread_events.empty()) text += fmt::format("starts, failures and ends are unknown: {}\n", s.unread_events);
   // The text of the end event is often the last line of the log too.
   const auto holds = [](const std::string& text, const std::string& part) { return text.find(part) != text.npos; };
   const bool said =
