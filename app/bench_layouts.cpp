@@ -1,10 +1,9 @@
 #include "app/bench_layouts.h"
 
-#include <nlohmann/json.hpp>
-
 #include "app/commands.h"
 #include "app/job_config.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "io/base/progress.h"
 #include "lib/model/layer_division.h"
 

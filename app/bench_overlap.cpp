@@ -1,11 +1,11 @@
 #include "app/bench_overlap.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/job_config.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 
 namespace tri {
 namespace {

@@ -1,7 +1,6 @@
 // trireme bench: measured speed, as text or JSON.
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "app/job_config.h"
 #include "io/base/file.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/bench/calibrate.h"
 #include "lib/bench/checkpoint.h"
 #include "lib/bench/comm.h"

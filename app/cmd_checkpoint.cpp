@@ -9,7 +9,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "app/commands.h"
 #include "io/base/date.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "io/base/progress.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/run_lock.h"

@@ -3,12 +3,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "app/commands.h"
 #include "io/base/file.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "io/tokens/prepare.h"
 #include "io/tokens/token_file.h"
 #include "lib/config/changes.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <thread>
@@ -13,6 +12,7 @@
 
 #include "app/commands.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/tokens/loss_mask.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "app/commands.h"
 #include "app/job_config.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/base/text_file.h"

@@ -5,13 +5,13 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "app/commands.h"
 #include "app/job_config.h"
+#include "io/base/json.h"
 #include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/base/random.h"

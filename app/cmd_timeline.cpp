@@ -3,12 +3,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "app/commands.h"
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/observe/status/run_status.h"
 #include "lib/observe/timeline/hang_trace.h"

@@ -1,8 +1,8 @@
 #include "app/commands.h"
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
+#include "io/base/json.h"
 #include "io/base/log.h"
 
 namespace tri {

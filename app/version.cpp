@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
 #include "app/version_data.h"  // written by version.cmake, which names its macros
+#include "io/base/json.h"
 
 namespace tri {
 namespace {

@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+
+#include "io/base/json.h"
 
 namespace tri {
 namespace {

@@ -6,11 +6,11 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "io/base/file.h"
 #include "io/base/hash.h"
+#include "io/base/json.h"
 
 namespace tri {
 namespace {

@@ -1,8 +1,8 @@
 #include "io/flight_recorder/record_json.h"
 
-#include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "io/base/json.h"
 #include "io/base/schema.h"
 
 namespace tri {

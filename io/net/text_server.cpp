@@ -18,7 +18,7 @@
 namespace tri {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 constexpr size_t kLongestRequest = 8192;
 
@@ -34,8 +34,8 @@ class Connection {
 
   int socket() const { return socket_.get(); }
   short awaits() const { return answer_.empty() ? POLLIN : POLLOUT; }
-  bool is_late(Clock::time_point now) const { return now > end_; }
-  Clock::time_point end() const { return end_; }
+  bool is_late(SteadyClock::time_point now) const { return now > end_; }
+  SteadyClock::time_point end() const { return end_; }
 
   // Continues as far as possible without waiting; returns false when the connection is finished.
   bool go_on(const std::string& type, const TextServer::Text& text) {
@@ -75,8 +75,8 @@ class Connection {
   Descriptor socket_;
   std::string request_, answer_;
   size_t sent_ = 0;
-  Clock::time_point end_ =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(TextServer::kTimeout));
+  SteadyClock::time_point end_ = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
+                                                          std::chrono::duration<double>(TextServer::kTimeout));
 };
 
 }  // namespace
@@ -105,7 +105,7 @@ class TextServer::Loop {
       if (waits[0].revents != 0) return;
       for (size_t i = connections_.size(); i-- > 0;) {
         const bool goes_on = waits[i + 2].revents == 0 || connections_[i].go_on(type_, text_);
-        if (!goes_on || connections_[i].is_late(Clock::now()))
+        if (!goes_on || connections_[i].is_late(SteadyClock::now()))
           connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i));
       }
       if (waits[1].revents != 0) take_visitors();
@@ -115,7 +115,7 @@ class TextServer::Loop {
   // Returns the milliseconds until the oldest connection times out; -1: no connections.
   int pause() const {
     if (connections_.empty()) return -1;
-    const auto left = connections_.front().end() - Clock::now();  // of the oldest connection
+    const auto left = connections_.front().end() - SteadyClock::now();  // of the oldest connection
     return static_cast<int>(std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(left).count())) +
            1;
   }

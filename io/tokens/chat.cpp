@@ -3,11 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "io/base/hash.h"
+#include "io/base/json.h"
 #include "io/base/log.h"
 #include "io/tokens/json_line.h"
 

@@ -1,10 +1,10 @@
 // Reads one line of JSON lines.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "io/base/error.h"
+#include "io/base/json.h"
 
 namespace tri {
 

@@ -7,13 +7,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "io/base/file.h"
 #include "io/base/format.h"
 #include "io/base/hash.h"
+#include "io/base/json.h"
 #include "io/base/log.h"
 #include "io/base/schema.h"
 #include "io/tokens/loss_mask.h"

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "io/base/readable_text.h"
 #include "io/tokens/json_line.h"
 #include "io/tokens/utf8.h"

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <vector>
 
+#include "io/base/json.h"
 #include "io/tokens/utf8.h"
 
 namespace tri {

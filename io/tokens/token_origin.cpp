@@ -1,9 +1,9 @@
 #include "io/tokens/token_origin.h"
 
 #include <cerrno>
-#include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "io/base/schema.h"
 
 namespace tri {

@@ -4,8 +4,8 @@
 
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "io/base/json.h"
 #include "lib/config/fields.h"
 #include "lib/config/removed.h"
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
 #include "io/base/hash.h"
+#include "io/base/json.h"
 #include "io/base/random.h"
 
 namespace tri {

@@ -1,7 +1,7 @@
 // Formats the doctor's report as text and as JSON.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "io/base/json.h"
 #include "lib/doctor/doctor.h"
 #include "lib/doctor/judge.h"
 

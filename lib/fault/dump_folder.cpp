@@ -9,13 +9,13 @@
 #include <climits>
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <tuple>
 
 #include "io/base/clock.h"
 #include "io/base/date.h"
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "io/base/parallel.h"
 #include "io/flight_recorder/record_json.h"
 

@@ -5,11 +5,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
 #include "io/base/clock.h"
+#include "io/base/json.h"
 #include "io/base/line_file.h"
 #include "io/base/log.h"
 #include "io/base/mutex.h"

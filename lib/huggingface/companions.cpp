@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
 #include "io/base/folder_entries.h"
+#include "io/base/json.h"
 #include "io/tokens/tokenizer.h"
 
 namespace tri::huggingface {

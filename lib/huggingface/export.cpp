@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
 #include "io/base/folder_entries.h"
+#include "io/base/json.h"
 #include "io/base/progress.h"
 #include "io/checkpoint/shard_reader.h"
 #include "io/safetensors.h"

@@ -2,10 +2,10 @@
 // scores, logits and embeddings, which layers have a window, and the base of their rope.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "io/base/json.h"
 #include "lib/config/config.h"
 
 namespace tri::huggingface {

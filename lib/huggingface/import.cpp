@@ -4,10 +4,10 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "io/base/progress.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/index.h"

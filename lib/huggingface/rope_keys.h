@@ -2,9 +2,9 @@
 // (transformers 5), in both directions; and partial_rotary_factor.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "io/base/json.h"
 #include "lib/config/config.h"
 
 namespace tri::huggingface {

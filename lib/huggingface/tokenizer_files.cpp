@@ -1,9 +1,9 @@
 #include "lib/huggingface/tokenizer_files.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/bpe/byte_letters.h"
 #include "io/tokens/bpe/json_parts.h"

@@ -2,8 +2,8 @@
 
 #include <fmt/ranges.h>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "io/base/json.h"
 #include "lib/config/error_list.h"
 #include "lib/huggingface/weight_tables.h"
 

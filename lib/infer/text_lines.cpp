@@ -1,8 +1,8 @@
 #include "lib/infer/text_lines.h"
 
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "io/base/json.h"
 #include "io/tokens/utf8.h"
 
 namespace tri {

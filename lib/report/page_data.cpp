@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "io/base/json.h"
 #include "lib/report/curves.h"
 #include "lib/report/page.h"
 #include "lib/report/page_frame.h"

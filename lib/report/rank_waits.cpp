@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "io/base/folder_entries.h"
+#include "io/base/json.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/wait_graph.h"
 #include "lib/observe/status/run_status.h"

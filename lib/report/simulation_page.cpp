@@ -1,8 +1,7 @@
 #include "lib/report/simulation_page.h"
 
-#include <nlohmann/json.hpp>
-
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/report/page_files.h"
 #include "lib/report/page_frame.h"
 

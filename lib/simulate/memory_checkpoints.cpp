@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "io/base/error.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "io/base/random.h"
 #include "lib/simulate/collectives.h"
 #include "lib/simulate/gemm_times.h"

@@ -1,9 +1,9 @@
 // Prints the result of a layout search as text and as JSON.
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/config/layer_counts.h"
 #include "lib/simulate/planner.h"
 #include "lib/simulate/simulation.h"

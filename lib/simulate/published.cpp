@@ -21,10 +21,10 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/config/error_list.h"
 #include "lib/model/flops.h"
 #include "lib/simulate/step_memory.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
+#include "io/base/json.h"
 
 namespace tri {
 namespace {

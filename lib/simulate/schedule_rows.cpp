@@ -1,10 +1,10 @@
 #include "lib/simulate/schedule_rows.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/config/layer_counts.h"
 #include "lib/model/layer_division.h"
 

@@ -2,9 +2,8 @@
 
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
-
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/layer_counts.h"
 #include "lib/simulate/planner.h"

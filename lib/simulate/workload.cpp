@@ -1,9 +1,9 @@
 #include "lib/simulate/workload.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "io/base/json.h"
 #include "lib/config/axis_fields.h"
 #include "lib/config/layer_counts.h"
 #include "lib/model/layer_division.h"

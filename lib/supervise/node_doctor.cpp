@@ -8,11 +8,11 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
 #include "io/base/format.h"
+#include "io/base/json.h"
 
 namespace tri {
 namespace {

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "io/base/clock.h"
 #include "io/base/host.h"
+#include "io/base/json.h"
 #include "io/base/log.h"
 #include "io/base/text_file.h"
 #include "io/base/within.h"

@@ -5,12 +5,12 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <sstream>
 
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "io/base/log.h"
 #include "io/base/text_file.h"
 

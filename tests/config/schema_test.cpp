@@ -1,9 +1,9 @@
 #include "lib/config/schema.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lib/config/fields.h"

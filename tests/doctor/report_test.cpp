@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "io/base/json.h"
 #include "lib/doctor/doctor.h"
 #include "lib/doctor/judge.h"
 

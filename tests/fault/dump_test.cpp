@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "io/base/json.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "io/flight_recorder/record_json.h"
 #include "lib/fault/dump_folder.h"

@@ -8,12 +8,12 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "io/base/random.h"
 #include "lib/config/config.h"
 #include "lib/model/parameter.h"

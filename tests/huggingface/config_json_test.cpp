@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "io/base/json.h"
 #include "lib/config/presets.h"
 #include "lib/huggingface/gemma_keys.h"
 #include "lib/huggingface/weight_format.h"

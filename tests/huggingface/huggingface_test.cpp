@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "io/base/json.h"
 #include "io/safetensors.h"
 #include "lib/checkpoint/diff.h"
 #include "lib/checkpoint/weights.h"

@@ -1,9 +1,9 @@
 #include "lib/huggingface/tokenizer_files.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
 #include "io/tokens/bpe/unicode.h"

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "io/base/json.h"
 #include "io/base/random.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/bpe/byte_letters.h"

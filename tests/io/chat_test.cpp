@@ -1,10 +1,10 @@
 // Conversations: their text by a template, their tokens, and what of them is trained; the files of loss masks.
 #include "io/tokens/chat.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "io/tokens/loss_mask.h"
 #include "io/tokens/prepare.h"

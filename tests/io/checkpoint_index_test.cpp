@@ -1,10 +1,10 @@
 // The index as other programs read it: h5dump and h5py, if installed, and HDF5 itself.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <cstdlib>
 
+#include "io/base/json.h"
 #include "io/checkpoint/hdf5.h"
 #include "tests/io/checkpoint_files.h"
 #include "tests/io/commands.h"

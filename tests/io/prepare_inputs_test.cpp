@@ -4,8 +4,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "io/base/json.h"
 #include "io/tokens/input_files.h"
 #include "io/tokens/prepare.h"
 #include "io/tokens/token_file.h"

@@ -1,7 +1,7 @@
 #include "io/tokens/prepare.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "io/base/random.h"
 #include "io/tokens/token_file.h"

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 #include <hdf5.h>
 #include <unistd.h>
-#include <nlohmann/json.hpp>
 
 #include <csignal>
 
+#include "io/base/json.h"
 #include "io/ranks/ranks_file.h"
 #include "tests/io/commands.h"
 #include "tests/io/forked.h"

@@ -1,10 +1,10 @@
 // A rank's record is unchanged after conversion to JSON and back.
 #include "io/flight_recorder/record_json.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 
 namespace tri {
 namespace {

@@ -6,9 +6,10 @@
 
 #include <cmath>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+
+#include "io/base/json.h"
 
 namespace {
 

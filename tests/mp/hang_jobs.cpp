@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include <nlohmann/json.hpp>
+#include "io/base/json.h"
 
 namespace tri::hangs {
 namespace {

@@ -21,10 +21,9 @@
 #include <span>
 #include <sstream>
 
-#include <nlohmann/json.hpp>
-
 #include "io/base/error.h"
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "io/base/random.h"
 #include "tests/mp/run_program.h"
 

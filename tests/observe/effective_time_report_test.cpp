@@ -1,8 +1,8 @@
 // From a run's folder to the report of its time.
 #include <cerrno>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "io/base/json.h"
 #include "lib/observe/metrics/metrics.h"
 #include "lib/observe/metrics/metrics_reader.h"
 #include "tests/io/temporary_folder.h"

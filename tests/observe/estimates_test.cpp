@@ -1,10 +1,10 @@
 // The traffic and checkpoints that `check` reports, compared with arithmetic by hand.
 #include "lib/observe/status/estimates.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "lib/data/order.h"
 #include "lib/engine/job_plan.h"

@@ -1,9 +1,8 @@
 // The balance of experts: its figures, its line of metrics.jsonl, its warning.
 #include "lib/observe/status/expert_report.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 #include "lib/observe/metrics/metrics_reader.h"
 

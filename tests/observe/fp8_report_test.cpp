@@ -1,9 +1,8 @@
 // The report of FP8 casts.
 #include "lib/observe/status/fp8_report.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 namespace tri {
 namespace {

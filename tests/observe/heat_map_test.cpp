@@ -1,8 +1,8 @@
 // The map of ranks: its contents, and that it fits.
 #include "lib/observe/ranks/heat_map.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "tests/io/temporary_folder.h"
 #include "tests/observe/synthetic_ranks.h"

@@ -1,4 +1,5 @@
 #include "lib/observe/metrics/metrics.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +8,6 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tests/io/temporary_folder.h"

@@ -1,9 +1,8 @@
 // What `trireme data order` prints: samples, steps and trained shares by stage.
 #include "lib/observe/status/order_report.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 namespace tri {
 namespace {

@@ -1,8 +1,8 @@
 // The entries of metrics.jsonl about a window of ranks' times.
 #include "lib/observe/ranks/rank_monitor.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "tests/io/temporary_folder.h"
 #include "tests/observe/synthetic_ranks.h"

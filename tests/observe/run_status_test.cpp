@@ -1,6 +1,7 @@
 // trireme status: from hand-made flight recorders of processes that run, are stopped or have ended, and from a run's
 // files.
 #include "lib/observe/status/run_status.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -13,7 +14,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "io/base/host.h"

@@ -1,10 +1,10 @@
 #include "lib/report/page.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 

@@ -1,9 +1,9 @@
 #include "lib/report/simulation_page.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "lib/simulate/document_samples.h"

@@ -1,10 +1,10 @@
 // Flows on switches: by hand, by their defining properties, and against published simulations and measurements.
 #include "lib/simulate/network/network.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "io/base/random.h"
 

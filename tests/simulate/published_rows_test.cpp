@@ -3,8 +3,8 @@
 
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "io/base/json.h"
 #include "lib/simulate/simulation.h"
 #include "tests/simulate/fitting.h"
 

@@ -1,9 +1,8 @@
 // Tables and pictures of how a layout scales.
 #include "lib/simulate/scaling.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 #include "lib/observe/timeline/simulated_timeline.h"
 #include "lib/report/picture.h"

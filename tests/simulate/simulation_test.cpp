@@ -1,10 +1,10 @@
 // The answers of `trireme simulate` in addition to the time: memory for features that this program lacks, shares of the
 // peak, notes.
 #include "lib/simulate/simulation.h"
+#include "io/base/json.h"
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
 namespace tri {

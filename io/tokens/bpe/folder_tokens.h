@@ -3,10 +3,10 @@
 // may be missing.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "io/base/json.h"
 #include "io/tokens/bpe/added_tokens.h"
 
 namespace tri {

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "io/base/error.h"
+#include "io/base/json.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"
 
 namespace tri {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "io/base/random.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/bpe/byte_letters.h"

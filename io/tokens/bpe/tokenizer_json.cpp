@@ -2,10 +2,10 @@
 // every object is either read or known to change no token; any other key is refused by name.
 #include <fmt/ranges.h>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "io/base/log.h"
 #include "io/base/random.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"

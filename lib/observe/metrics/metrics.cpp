@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "io/base/clock.h"
+#include "io/base/json.h"
 #include "io/base/log.h"
 #include "lib/observe/metrics/metrics_reader.h"
 

@@ -4,9 +4,9 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
+#include "io/base/json.h"
 #include "io/base/schema.h"
 
 namespace tri {

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "io/base/json.h"
 #include "io/base/median.h"
 #include "io/ranks/ranks_file.h"
 #include "lib/observe/ranks/stragglers.h"

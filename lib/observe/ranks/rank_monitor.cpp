@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "io/base/clock.h"
+#include "io/base/json.h"
 #include "io/base/log.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"

@@ -1,5 +1,4 @@
-#include <nlohmann/json.hpp>
-
+#include "io/base/json.h"
 #include "io/flight_recorder/flight_recorder.h"
 #include "lib/checkpoint/state.h"
 #include "lib/config/axis_fields.h"

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "io/base/date.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/observe/status/effective_time.h"
 
 namespace tri {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/observe/status/five_digits.h"
 
 namespace tri {

@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
+
+#include "io/base/json.h"
 
 namespace tri {
 

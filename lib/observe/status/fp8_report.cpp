@@ -1,8 +1,8 @@
 #include "lib/observe/status/fp8_report.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "io/base/json.h"
 #include "lib/observe/status/five_digits.h"
 
 namespace tri {

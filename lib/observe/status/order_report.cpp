@@ -1,9 +1,9 @@
 #include "lib/observe/status/order_report.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/config/batch_sizes.h"
 
 namespace tri {

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "io/base/date.h"
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/fault/rank_text.h"
 #include "lib/observe/metrics/metrics.h"
 #include "lib/observe/status/run_status.h"

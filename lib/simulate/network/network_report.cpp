@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
+#include "io/base/json.h"
 #include "lib/simulate/network/network.h"
 
 namespace tri {
