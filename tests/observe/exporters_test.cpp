@@ -86,6 +86,16 @@ TEST(Prometheus, names_have_base_units_and_values_their_digits) {
     EXPECT_TRUE(name != "train/loss" && name != "train/gradient_norm");
 }
 
+TEST(Exporters, tensorboard_has_the_balance_of_each_layer_of_experts) {
+  const Scalars expected{
+      {"experts/max_load", 4},           {"experts/dead", 3},         {"experts/entropy", 0.5},
+      {"experts_max_load/layer_1", 1.5}, {"experts_dead/layer_1", 0}, {"experts_entropy/layer_1", 0.875},
+      {"experts_max_load/layer_2", 4},   {"experts_dead/layer_2", 3}, {"experts_entropy/layer_2", 0.5}};
+  EXPECT_EQ(scalars_of({{.layer = 1, .max_load = 1.5, .dead = 0, .entropy = 0.875},
+                        {.layer = 2, .max_load = 4, .dead = 3, .entropy = 0.5}}),
+            expected);
+}
+
 TEST(Exporters, counters_add_up_and_the_file_has_the_last_of_them) {
   const TemporaryFolder folder;
   Config config;

@@ -169,6 +169,19 @@ Scalars scalars_of(const StepMetrics& m) {
   return values;
 }
 
+Scalars scalars_of(const std::vector<ExpertBalance>& layers) {
+  const WorstBalance worst = worst_of(layers);
+  Scalars scalars{{"experts/max_load", worst.fullest.max_load},
+                  {"experts/dead", worst.dead},
+                  {"experts/entropy", worst.least_even.entropy}};
+  for (const ExpertBalance& b : layers) {
+    scalars.emplace_back(fmt::format("experts_max_load/layer_{}", b.layer), b.max_load);
+    scalars.emplace_back(fmt::format("experts_dead/layer_{}", b.layer), b.dead);
+    scalars.emplace_back(fmt::format("experts_entropy/layer_{}", b.layer), b.entropy);
+  }
+  return scalars;
+}
+
 void Exporters::step(const StepMetrics& m) {
   if (tensorboard_) tensorboard_->scalars(m.step, scalars_of(m));
   if (!prometheus_) return;
@@ -199,14 +212,8 @@ void Exporters::evaluation(int64_t step, const std::vector<std::pair<std::string
   if (prometheus_) prometheus_->figures().change([&](PrometheusFigures& f) { f.validation_losses = losses; });
 }
 
-// TensorBoard gets the worst values of all layers, under tags that do not depend on their number.
 void Exporters::experts(int64_t step, const std::vector<ExpertBalance>& layers) {
-  if (tensorboard_) {
-    const WorstBalance worst = worst_of(layers);
-    tensorboard_->scalars(step, {{"experts/max_load", worst.fullest.max_load},
-                                 {"experts/dead", worst.dead},
-                                 {"experts/entropy", worst.least_even.entropy}});
-  }
+  if (tensorboard_) tensorboard_->scalars(step, scalars_of(layers));
   if (prometheus_) prometheus_->figures().change([&](PrometheusFigures& f) { f.experts = layers; });
 }
 

@@ -46,5 +46,7 @@ class Exporters {
 
 // Returns one step's figures by their TensorBoard tags: "train/loss", "speed/tokens_per_s", "time/tp_ms", ...
 Scalars scalars_of(const StepMetrics& metrics);
+// The worst values of all layers, and those of each. Requires at least one layer.
+Scalars scalars_of(const std::vector<ExpertBalance>& layers);
 
 }  // namespace tri
