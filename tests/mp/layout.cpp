@@ -396,7 +396,8 @@ History train(const Layout& layout, bool alone) {
       const CommCounts before = trainer.runtime().tp().counts();
       const int64_t by_group_before = by_group(), dp_before = trainer.runtime().dp().counts().bytes;
       const int first_sample = layout.first_sample;
-      const std::vector<int32_t> inputs = tokens_of(config, step, mesh, 0, first_sample);
+      std::vector<int32_t> inputs = tokens_of(config, step, mesh, 0, first_sample);
+      if (layout.collapsed) std::ranges::fill(inputs, 1);
       std::vector<int32_t> targets = tokens_of(config, step, mesh, 1, first_sample);
       StepPlace place{.step = step, .first_sample = step * config.data.global_batch};
       if (layout.masked) {

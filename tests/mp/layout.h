@@ -43,6 +43,7 @@ struct Layout {
   int ep = 1;            // of moe
   double ep_capacity = 8;                       // of moe: no imbalance exceeds it
   Transfers ep_transfers = Transfers::kCopies;  // of moe
+  bool collapsed = false;                       // of moe: all tokens are equal, and choose the same experts
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
   Transfers transfers = Transfers::kCopies;  // of tp and dp
@@ -78,7 +79,7 @@ struct Layout {
                                     : fmt::format(" {} splits{}", split.num_splits, split.direct ? ", direct" : "")) +
            (moments == Dtype::kF32 ? "" : " bf16 moments") + (qkv_bias ? " qkv_bias" : "") + (olmo2 ? " olmo2" : "") +
            (neox ? " neox" : "") + (gemma ? " gemma" : "") + (moe ? fmt::format(" moe ep{}", ep) : "") +
-           (sigmoid ? " sigmoid" : "") +
+           (sigmoid ? " sigmoid" : "") + (collapsed ? " collapsed" : "") +
            (rope_scaling == RopeScaling::kNone ? "" : fmt::format(" {}", enum_name(rope_scaling))) +
            (masked ? " masked targets" : "") + (documents ? " documents" : "") +
            (layers == "even" ? "" : fmt::format(" layers {}", layers)) +
