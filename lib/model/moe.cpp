@@ -74,13 +74,14 @@ std::string to_string(const RowShortage& s, const Config& config) {
   const int64_t of_rank = m.experts / p.ep;
   const int64_t rows = int64_t{config.data.micro_batch} * m.seq_len / p.cp / p.tp,
                 balanced = rows * m.experts_per_token;
+  const auto most = static_cast<double>(p.ep * rows * std::min<int64_t>(m.experts_per_token, of_rank));
   return fmt::format(
       "layer {}: {} rows of a microbatch chose experts {} to {}, which are on one rank (expert {} alone {}), but "
       "parallel.ep_capacity {:g} has memory for {}; set parallel.ep_capacity to {:.1f} or more, raise model.aux_loss, "
       "or lower parallel.ep",
       s.layer, s.rows, s.first_expert, s.first_expert + of_rank - 1, s.fullest_expert, s.fullest_rows, p.ep_capacity,
       expert_rows({.experts = m.experts, .per_token = m.experts_per_token}, rows, p.ep, p.ep_capacity),
-      std::ceil(12 * static_cast<double>(s.rows) / static_cast<double>(balanced)) / 10);
+      std::ceil(10 * std::min(1.2 * static_cast<double>(s.rows), most) / static_cast<double>(balanced)) / 10);
 }
 
 void allocate_tensors(const MoeSpec& moe, const BranchMemory& m, LayerTensors& tensors) {

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "lib/model/fp8_tensors.h"
+#include "lib/model/moe.h"
 #include "lib/model/parameter.h"
 
 namespace tri {
@@ -70,6 +71,19 @@ TEST(LayerSpec, experts_are_whole_matrices_on_the_ranks_that_divide_them) {
     EXPECT_EQ(spec.local_numel(mesh), spec.numel()) << name;
     EXPECT_EQ(spec.reduced, kRowAxes) << name;
   }
+}
+
+// Two ranks of 64 rows, each for one expert: 128 rows on a rank at most.
+TEST(Experts, the_capacity_that_an_error_names_is_no_larger_than_the_worst_case) {
+  Config config;
+  config.model.experts = 8;
+  config.model.experts_per_token = 1;
+  config.model.seq_len = 64;
+  config.data.micro_batch = config.parallel.tp = config.parallel.cp = 1;
+  config.parallel.ep = 2;
+  const auto of_rows = [&](int64_t rows) { return to_string(RowShortage{.rows = rows}, config); };
+  EXPECT_NE(of_rows(80).find("set parallel.ep_capacity to 1.5 or more"), std::string::npos) << of_rows(80);
+  EXPECT_NE(of_rows(120).find("set parallel.ep_capacity to 2.0 or more"), std::string::npos) << of_rows(120);
 }
 
 TEST(LayerSpec, modules_are_the_parameters_of_a_layer_in_their_order) {
