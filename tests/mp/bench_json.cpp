@@ -6,10 +6,9 @@
 
 #include <cmath>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
-
-#include "io/base/json.h"
 
 namespace {
 
