@@ -48,7 +48,7 @@ mkfifo "$manifest" # opening it for reading waits
 num_starts=1
 for answers in yes no; do
   num_starts=$((num_starts + 1))
-  start run 2
+  start run 2 "fault.grace_seconds=$([[ $answers == yes ]] && echo 100 || echo 3)"
   until_true starts "$num_starts" && until_true in_program 1 && kill -TERM "$rank"
   [[ $answers == no ]] || timeout "$timeout_s" cp kept.json "$manifest"
   end_of run 75
