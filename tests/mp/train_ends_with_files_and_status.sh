@@ -110,16 +110,17 @@ has "2 errors"
 [[ $(grep -c 'did you mean model.heads' <<<"$output") -eq 1 ]] || fail "the error is printed more than once" "$output"
 run 2 "$mpirun" -n 3 "$trireme" train tiny.yaml
 has "3 ranks"
-run 2 "$mpirun" -n 4 "$trireme" train nowhere.yaml
+run 2 "$trireme" train nowhere.yaml
 has "nowhere.yaml"
-run 2 "$mpirun" -n 4 "$trireme" train tiny.yaml --set model.vocab=100
+alone=("$trireme" train tiny.yaml --set parallel.tp=1 --set parallel.pp=1)
+run 2 "${alone[@]}" --set model.vocab=100
 has "model.vocab"
 "$trireme" data train-tokenizer --vocab 300 --output other.model text.txt >/dev/null 2>&1 || fail "train-tokenizer"
-run 2 "$mpirun" -n 4 "$trireme" train tiny.yaml --set data.tokenizer=other.model --set model.vocab=400
+run 2 "${alone[@]}" --set data.tokenizer=other.model --set model.vocab=400
 has "was prepared with bytes"
 cp text.json text.json.whole
 sed -i 's/"fingerprint": "bytes"/"fingerprint": "bpe:0000000000000000"/' text.json
-run 2 "$mpirun" -n 4 "$trireme" train tiny.yaml
+run 2 "${alone[@]}"
 has "bytes (bytes) is the one that prepared text, but it was bpe:0000000000000000 then"
 mv text.json.whole text.json
 run 2 "$trireme" train
@@ -131,7 +132,7 @@ head -c 1000 text.bin >short.bin
 cp text.idx short.idx
 run 3 "$mpirun" -n 4 "$trireme" train tiny.yaml --set 'data.sources=[short]'
 has "short.bin"
-run 3 "$mpirun" -n 4 "$trireme" train tiny.yaml --set 'data.sources=[missing]'
+run 3 "${alone[@]}" --set 'data.sources=[missing]'
 has "missing"
 
 echo "a folder named latest among the checkpoints gives status 3 before the first step"
@@ -142,7 +143,8 @@ has "untidy/checkpoints/latest: this is a folder, but the file"
 
 echo "with ulimit -f below a rank's memory, auto shares no memory and checkpoints fail with EFBIG; copies are refused"
 limited=(bash -c 'ulimit -f 12288 && exec "$@"' limited "$mpirun" -n 2 "$trireme" train tiny.yaml
-  --set run.dir=limited --set parallel.tp=1 --set parallel.pp=1 --set model.hidden=512 --set run.eval_batches=0
+  --set run.dir=limited --set parallel.tp=1 --set parallel.pp=1 --set model.hidden=512 --set model.layers=2
+  --set run.steps=2 --set run.eval_batches=0
   --set run.sample_tokens=0)
 run 3 "${limited[@]}" --set checkpoint.every=1
 has "(parallel.dp_transfers: auto: "
@@ -200,7 +202,7 @@ run 0 "$trireme" check tiny.yaml --ranks 4 --set checkpoint.every_minutes=0
 has "a crash loses all steps"
 
 echo "a device that the build does not support gives status 4"
-run 4 "$mpirun" -n 4 "$trireme" train tiny.yaml --set run.device=cuda
+run 4 "${alone[@]}" --set run.device=cuda
 
 echo "if a rank never reaches MPI_Init, the others report that and end with status 6"
 export TRIREME_START_SECONDS=2
@@ -210,7 +212,7 @@ has "TRIREME_START_SECONDS: the start of MPI has not finished after 2 s"
 
 echo "a config whose storage does not respond, as a pipe without a writer: status 6"
 mkfifo pipe.yaml
-export TRIREME_START_SECONDS=20 # MPI's start, which is not the subject here, must take less
+export TRIREME_START_SECONDS=10 # MPI's start, which is not the subject here, must take less
 run 6 "$trireme" train pipe.yaml
 has "TRIREME_START_SECONDS: reading the config and planning the run has not finished after"
 has "the storage of the config, the data or the run may not respond"
