@@ -13,8 +13,8 @@ constexpr GemmFormat kFp8 = GemmFormat::kFp8;
 Layout fp8(Layout layout) {
   layout.wide = true;
   layout.gemms = kFp8;
+  layout.steps = kStepsOfRareRounding;
   if (test_device_kind() == DeviceKind::kCuda) layout.precision = Dtype::kBF16;  // FP8 GEMMs on GPUs need it
-  if (layout.precision == Dtype::kF32) layout.steps = kStepsOfRareRounding;
   return layout;
 }
 
