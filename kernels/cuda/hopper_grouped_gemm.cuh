@@ -162,6 +162,42 @@ __device__ __forceinline__ void store_tile(uint32_t to, const Tile& tile) {
                : "memory");
 }
 
+// "full": the boxes have arrived. "free": the multiplying warps of both blocks have finished.
+template <class K>
+__device__ __forceinline__ void init_barriers(uint32_t base) {
+  const uint32_t full = base + K::kBarriersAt, free = full + 8 * K::kStages;
+  for (int stage = 0; stage < K::kStages; ++stage) {
+    barrier_init(full + 8 * stage, 1);
+    barrier_init(free + 8 * stage, 4 * kConsumers * kCluster);
+  }
+  for (int ticket = 0; ticket < kTickets; ++ticket) barrier_init(base + K::kTicketsFullAt + 8 * ticket, 1);
+  barrier_init_done();
+}
+
+// The block 0 sends the number of the next tile to the block 1, which waits for it.
+template <class K>
+__device__ __forceinline__ void send_ticket(uint32_t base, const RingPlace<kTickets>& ticket, int next) {
+  store_at(1, base + K::kTicketsAt + 4 * ticket.stage, next, base + K::kTicketsFullAt + 8 * ticket.stage);
+}
+template <class K>
+__device__ __forceinline__ int receive_ticket(uint32_t base, const RingPlace<kTickets>& ticket) {
+  barrier_expect(base + K::kTicketsFullAt + 8 * ticket.stage, 4);
+  barrier_wait(base + K::kTicketsFullAt + 8 * ticket.stage, ticket.round);
+  return load_int(base + K::kTicketsAt + 4 * ticket.stage);
+}
+
+// Loads the boxes of M of a stage, from `k` on.
+template <class K>
+__device__ __forceinline__ void load_m(uint32_t to, const CUtensorMap& map, uint32_t barrier, int k, int first_m,
+                                       int expert) {
+  if constexpr (K::kTransM == 0) {
+    load_box(to, &map, barrier, k, first_m, expert);
+  } else {
+#pragma unroll
+    for (int box = 0; box < kM / 64; ++box) load_box(to + box * kBox, &map, barrier, first_m + box * 64, k, expert);
+  }
+}
+
 // The loading thread.
 template <class K>
 __device__ __forceinline__ void load_tiles(const CUtensorMap& m_map, const CUtensorMap& n_map, const Work& work,
@@ -202,14 +238,7 @@ __device__ __forceinline__ void load_tiles(const CUtensorMap& m_map, const CUten
       const uint32_t barrier = full + 8 * at.stage, of_m = base + at.stage * K::kStageBytes, of_n = of_m + kBytesOfM;
       barrier_expect(barrier, kBytesOfM + static_cast<uint32_t>(boxes) * kBox);
       const int k = step * K::kK;
-      if constexpr (K::kTransM == 0) {
-        load_box(of_m, &m_map, barrier, K::kRows ? k : first_row + k, tile.first_m, K::kRows ? expert : 0);
-      } else {
-#pragma unroll
-        for (int box = 0; box < kM / 64; ++box)
-          load_box(of_m + box * kBox, &m_map, barrier, tile.first_m + box * 64, K::kRows ? k : first_row + k,
-                   K::kRows ? expert : 0);
-      }
+      load_m<K>(of_m, m_map, barrier, K::kRows ? k : first_row + k, tile.first_m, K::kRows ? expert : 0);
       if constexpr (K::kRows) {
         for (int box = 0; box < boxes; ++box)  // half of each
           load_box_to(3, of_n + box * kBox + rank * (kBox / 2), &n_map, barrier, k, tile.first_n + box * 64 + rank * 32,
@@ -223,15 +252,9 @@ __device__ __forceinline__ void load_tiles(const CUtensorMap& m_map, const CUten
         }
       }
       at.next();
-      if (rank == 0 && step == min(2, steps - 1))
-        store_at(1, base + K::kTicketsAt + 4 * ticket.stage, next, base + K::kTicketsFullAt + 8 * ticket.stage);
+      if (rank == 0 && step == min(2, steps - 1)) send_ticket<K>(base, ticket, next);
     }
-    if (rank != 0) {
-      barrier_expect(base + K::kTicketsFullAt + 8 * ticket.stage, 4);
-      barrier_wait(base + K::kTicketsFullAt + 8 * ticket.stage, ticket.round);
-      next = load_int(base + K::kTicketsAt + 4 * ticket.stage);
-    }
-    index = next;
+    index = rank == 0 ? next : receive_ticket<K>(base, ticket);
   }
 }
 
@@ -497,16 +520,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ CUtensorMap m_map, const __grid_constant__ CUtensorMap n_map,
                         const __grid_constant__ CUtensorMap out_map, __nv_bfloat16* out, const Work work) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const uint32_t base = shared_address(shared), full = base + K::kBarriersAt, free = full + 8 * K::kStages;
-  // "full": the boxes have arrived. "free": the multiplying warps of both blocks have finished.
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < K::kStages; ++stage) {
-      barrier_init(full + 8 * stage, 1);
-      barrier_init(free + 8 * stage, 4 * kConsumers * kCluster);
-    }
-    for (int ticket = 0; ticket < kTickets; ++ticket) barrier_init(base + K::kTicketsFullAt + 8 * ticket, 1);
-    barrier_init_done();
-  }
+  const uint32_t base = shared_address(shared);
+  if (threadIdx.x == 0) init_barriers<K>(base);
   int* const offsets = reinterpret_cast<int*>(shared + K::kOffsetsAt);
   for (int e = static_cast<int>(threadIdx.x); e <= work.experts; e += kThreads) offsets[e] = work.offsets[e];
   __syncthreads();

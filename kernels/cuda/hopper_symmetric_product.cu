@@ -67,13 +67,7 @@ __device__ __forceinline__ void load_lower(const CUtensorMap& m_map, const CUten
       const uint32_t barrier = full + 8 * at.stage, of_m = base + at.stage * K::kStageBytes, of_n = of_m + kBytesOfM;
       barrier_expect(barrier, kBytesOfM + static_cast<uint32_t>(boxes) * kBox);
       const int k = step * K::kK;
-      if constexpr (K::kTransM == 0) {
-        load_box(of_m, &m_map, barrier, k, tile.first_m, 0);
-      } else {
-#pragma unroll
-        for (int box = 0; box < kM / 64; ++box)
-          load_box(of_m + box * kBox, &m_map, barrier, tile.first_m + box * 64, k, 0);
-      }
+      load_m<K>(of_m, m_map, barrier, k, tile.first_m, 0);
       for (int box = 0; box < boxes; ++box) {  // half of each
         const uint32_t to = of_n + box * kBox + rank * (kBox / 2);
         const int column = tile.first_n + box * 64;
@@ -83,15 +77,9 @@ __device__ __forceinline__ void load_lower(const CUtensorMap& m_map, const CUten
           load_box_to(3, to, &n_map, barrier, column, k + rank * 32, 0);
       }
       at.next();
-      if (rank == 0 && step == min(2, steps - 1))
-        store_at(1, base + K::kTicketsAt + 4 * ticket.stage, next, base + K::kTicketsFullAt + 8 * ticket.stage);
+      if (rank == 0 && step == min(2, steps - 1)) send_ticket<K>(base, ticket, next);
     }
-    if (rank != 0) {
-      barrier_expect(base + K::kTicketsFullAt + 8 * ticket.stage, 4);
-      barrier_wait(base + K::kTicketsFullAt + 8 * ticket.stage, ticket.round);
-      next = load_int(base + K::kTicketsAt + 4 * ticket.stage);
-    }
-    index = next;
+    index = rank == 0 ? next : receive_ticket<K>(base, ticket);
   }
 }
 
@@ -217,16 +205,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     symmetric_product_kernel(const __grid_constant__ CUtensorMap m_map, const __grid_constant__ CUtensorMap n_map,
                              const __grid_constant__ CUtensorMap out_map, const __grid_constant__ Lower lower) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const uint32_t base = shared_address(shared), full = base + K::kBarriersAt, free = full + 8 * K::kStages;
-  // "full": the boxes have arrived. "free": the multiplying warps of both blocks have finished.
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < K::kStages; ++stage) {
-      barrier_init(full + 8 * stage, 1);
-      barrier_init(free + 8 * stage, 4 * kConsumers * kCluster);
-    }
-    for (int ticket = 0; ticket < kTickets; ++ticket) barrier_init(base + K::kTicketsFullAt + 8 * ticket, 1);
-    barrier_init_done();
-  }
+  const uint32_t base = shared_address(shared);
+  if (threadIdx.x == 0) init_barriers<K>(base);
   __syncthreads();
   cluster_sync();
 
