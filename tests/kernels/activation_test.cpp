@@ -55,18 +55,14 @@ Values reference(const Case& c, const Values& inp) {
 
 Buffer run_forward(const Case& c, const Values& values, Dtype dtype) {
   const Buffer inp(dtype, {c.rows, c.inner()}, values), out(dtype, {c.rows, c.width});
-  const ActivationForward args{.kind = c.kind, .out = out, .inp = inp};
-  check(args);
-  cpu::activation_forward(args);
+  run_checked(cpu::activation_forward, {.kind = c.kind, .out = out, .inp = inp});
   return out;
 }
 
 Buffer run_backward(const Case& c, const Values& values, const Values& dout, Dtype dtype) {
   const Buffer inp(dtype, {c.rows, c.inner()}, values), dy(dtype, {c.rows, c.width}, dout);
   const Buffer dinp(dtype, {c.rows, c.inner()});
-  const ActivationBackward args{.kind = c.kind, .dinp = dinp, .dout = dy, .inp = inp};
-  check(args);
-  cpu::activation_backward(args);
+  run_checked(cpu::activation_backward, {.kind = c.kind, .dinp = dinp, .dout = dy, .inp = inp});
   return dinp;
 }
 

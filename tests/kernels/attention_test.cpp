@@ -149,11 +149,9 @@ struct Passes {
         dqkv(dtype, {s.rows(), s.qkv_row()}),
         first_key(s.document > 0 ? Buffer(Dtype::kI32, {s.B, s.T}, s.document_starts()) : Buffer()) {
     const AttentionForward forward = forward_args(s);
-    check(forward);
-    cpu::attention_forward(forward);
+    run_checked(cpu::attention_forward, forward);
     const AttentionBackward backward = backward_args(s);
-    check(backward);
-    cpu::attention_backward(backward);
+    run_checked(cpu::attention_backward, backward);
   }
 
   AttentionForward forward_args(const Shape& s) const {
@@ -308,13 +306,11 @@ TEST(Attention, chunks_of_queries_equal_whole_samples) {
         return args;
       };
       const AttentionForward forward = with_keys(run.forward_args(of_rank));
-      check(forward);
-      cpu::attention_forward(forward);
+      run_checked(cpu::attention_forward, forward);
       AttentionBackward backward = with_keys(run.backward_args(of_rank));
       backward.dkv = dkv_rows;
       const Values before = run.dqkv.values();
-      check(backward);
-      cpu::attention_backward(backward);
+      run_checked(cpu::attention_backward, backward);
       expect_close("out", run.out.values(), local(whole.out.values(), s.out_row()));
       const Values dqkv = run.dqkv.values(), expected = local(whole_dqkv, s.qkv_row());
       for (int64_t r = 0; r < of_rank.rows(); ++r)

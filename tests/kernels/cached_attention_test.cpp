@@ -66,20 +66,18 @@ std::vector<Values> in_passes(const Case& c, const std::vector<Values>& qkv, Dty
     const Buffer inp(dtype, {count, c.width()}, rows_in(order, rows, c.kv_heads, c.group, c.head_size));
     const Buffer out(dtype, {count, c.out_width()}), of(Dtype::kI32, {count}, sequences),
         at(Dtype::kI32, {count}, positions);
-    const CachedAttention args{.out = out,
-                               .keys = keys,
-                               .values = values,
-                               .qkv = inp,
-                               .sequences = of,
-                               .positions = at,
-                               .order = order,
-                               .num_kv_heads = c.kv_heads,
-                               .group = c.group,
-                               .window = c.window,
-                               .scale = c.scale(),
-                               .softcap = c.softcap};
-    check(args);
-    cpu::cached_attention(args);
+    run_checked(cpu::cached_attention, {.out = out,
+                                        .keys = keys,
+                                        .values = values,
+                                        .qkv = inp,
+                                        .sequences = of,
+                                        .positions = at,
+                                        .order = order,
+                                        .num_kv_heads = c.kv_heads,
+                                        .group = c.group,
+                                        .window = c.window,
+                                        .scale = c.scale(),
+                                        .softcap = c.softcap});
     const Values results = out.values();
     for (int64_t r = 0; r + 1 < count; ++r) {
       Values& to = outputs[static_cast<size_t>(sequences[static_cast<size_t>(r)])];

@@ -66,29 +66,25 @@ Outcome run_split(const Values& logits, const Values& targets, int tp, int64_t w
         part[r * width + c] = logits[r * vocab + k * width + c];
     }
     parts.emplace_back(dtype, std::initializer_list<int64_t>{rows, width}, part);
-    const CrossEntropyStats args{.stats = Tensor(stats).rows(k, 1).view({rows, 3}),
-                                 .logits = parts.back(),
-                                 .targets = target_buffer,
-                                 .first_token = static_cast<int>(k * width),
-                                 .vocab = static_cast<int>(vocab),
-                                 .softcap = softcap};
-    check(args);
-    cpu::cross_entropy_stats(args);
+    run_checked(cpu::cross_entropy_stats, {.stats = Tensor(stats).rows(k, 1).view({rows, 3}),
+                                           .logits = parts.back(),
+                                           .targets = target_buffer,
+                                           .first_token = static_cast<int>(k * width),
+                                           .vocab = static_cast<int>(vocab),
+                                           .softcap = softcap});
   }
   Outcome outcome{stats.values(), 0, Values(rows * vocab, NAN), {}};
   for (int k = 0; k < tp; ++k) {
     const Buffer loss(Dtype::kF32, {1}, {kLossBefore});
-    const CrossEntropyLoss args{.loss = loss,
-                                .logits = parts[k],
-                                .stats = stats,
-                                .targets = target_buffer,
-                                .first_token = static_cast<int>(k * width),
-                                .vocab = static_cast<int>(vocab),
-                                .grad_scale = kGradScale,
-                                .z_loss = z_loss,
-                                .softcap = softcap};
-    check(args);
-    cpu::cross_entropy_loss(args);
+    run_checked(cpu::cross_entropy_loss, {.loss = loss,
+                                          .logits = parts[k],
+                                          .stats = stats,
+                                          .targets = target_buffer,
+                                          .first_token = static_cast<int>(k * width),
+                                          .vocab = static_cast<int>(vocab),
+                                          .grad_scale = kGradScale,
+                                          .z_loss = z_loss,
+                                          .softcap = softcap});
     const double own_loss = loss.values()[0] - kLossBefore;
     if (k == 0) outcome.loss = own_loss;
     EXPECT_TRUE(own_loss == outcome.loss || (std::isnan(own_loss) && std::isnan(outcome.loss)))

@@ -47,10 +47,8 @@ TEST(Embedding, shares_of_the_table_sum_to_the_lookup) {
         for (int64_t rank = 0; rank < tp; ++rank) {
           const Buffer table(dtype, {local, width}, slice(weight, rank * local, local, width));
           const Buffer out(dtype, {rows, width});
-          const EmbeddingForward args{
-              .out = out, .tokens = tokens, .weight = table, .first_token = static_cast<int>(rank * local)};
-          check(args);
-          cpu::embedding_forward(args);
+          run_checked(cpu::embedding_forward,
+                      {.out = out, .tokens = tokens, .weight = table, .first_token = static_cast<int>(rank * local)});
           const Values part = out.values();
           for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
         }
@@ -72,10 +70,9 @@ TEST(Embedding, backward_matches_finite_differences_of_float64_in_every_share) {
         Values gradient;
         for (int64_t rank = 0; rank < tp; ++rank) {
           const Buffer dweight(Dtype::kF32, {local, width}, slice(start, rank * local, local, width));
-          const EmbeddingBackward args{
-              .dweight = dweight, .dout = dy, .tokens = tokens, .first_token = static_cast<int>(rank * local)};
-          check(args);
-          cpu::embedding_backward(args);
+          run_checked(
+              cpu::embedding_backward,
+              {.dweight = dweight, .dout = dy, .tokens = tokens, .first_token = static_cast<int>(rank * local)});
           const Values part = dweight.values();
           gradient.insert(gradient.end(), part.begin(), part.end());
         }
@@ -143,9 +140,7 @@ TEST(Position, forward_adds_the_row_of_each_token) {
         const Values expected = add_positions(inp, weight, seq_len, width, first_row);
         for (const Dtype dtype : kDtypes) {
           const Buffer inout(dtype, {rows, width}, inp), table(dtype, {seq_len, width}, weight);
-          const PositionForward args{.inout = inout, .weight = table, .first_row = first_row};
-          check(args);
-          cpu::position_forward(args);
+          run_checked(cpu::position_forward, {.inout = inout, .weight = table, .first_row = first_row});
           expect_close("inout", inout.values(), expected, dtype == Dtype::kF32 ? kFloatTolerance : kBf16Tolerance);
         }
       }
@@ -180,9 +175,7 @@ TEST(Position, row_positions_count_from_the_document) {
   EXPECT_EQ(whole.values(), (Values{0, 1, 2, 0, 1, 0, 0, 1, 0, 0, 1, 2, 3, 4, 5, 6}));
   for (const int rank : {0, 1}) {
     const Buffer part(Dtype::kI32, {8});
-    const RowPositions args{.out = part, .document_starts = starts, .chunk_start = {2 * rank, 6 - 2 * rank}};
-    check(args);
-    cpu::row_positions(args);
+    run_checked(cpu::row_positions, {.out = part, .document_starts = starts, .chunk_start = {2 * rank, 6 - 2 * rank}});
     EXPECT_EQ(part.values(), rank == 0 ? (Values{0, 1, 0, 1, 0, 0, 5, 6}) : (Values{2, 0, 1, 0, 1, 2, 3, 4}));
   }
 }

@@ -24,15 +24,13 @@ Routed route(const Values& logits, int64_t rows, int64_t experts, int64_t per_to
              {Dtype::kF32, {rows, per_token}},
              {Dtype::kF32, {experts}},
              {Dtype::kF32, {experts + 1}}};
-  const RouterForward args{.experts = out.experts,
-                           .weights = out.weights,
-                           .counts = out.counts,
-                           .share_sums = out.share_sums,
-                           .logits = inp,
-                           .bias = b,
-                           .rule = rule};
-  check(args);
-  cpu::router_forward(args);
+  run_checked(cpu::router_forward, {.experts = out.experts,
+                                    .weights = out.weights,
+                                    .counts = out.counts,
+                                    .share_sums = out.share_sums,
+                                    .logits = inp,
+                                    .bias = b,
+                                    .rule = rule});
   return out;
 }
 
@@ -81,16 +79,14 @@ TEST(Router, gradients_equal_finite_differences) {
         if (losses) of.aux_scale = 0.25, of.z_scale = 0.5;
         const Buffer dlogits(Dtype::kF32, {rows, experts}), inp(Dtype::kF32, {rows, experts}, logits);
         const Buffer dweights(Dtype::kF32, {rows, per_token}, of.dweights);
-        const RouterBackward args{.dlogits = dlogits,
-                                  .dweights = dweights,
-                                  .logits = inp,
-                                  .experts = routed.experts,
-                                  .counts = losses ? Tensor(routed.counts) : Tensor{},
-                                  .rule = of.rule,
-                                  .aux_scale = static_cast<float>(of.aux_scale),
-                                  .z_scale = static_cast<float>(of.z_scale)};
-        check(args);
-        cpu::router_backward(args);
+        run_checked(cpu::router_backward, {.dlogits = dlogits,
+                                           .dweights = dweights,
+                                           .logits = inp,
+                                           .experts = routed.experts,
+                                           .counts = losses ? Tensor(routed.counts) : Tensor{},
+                                           .rule = of.rule,
+                                           .aux_scale = static_cast<float>(of.aux_scale),
+                                           .z_scale = static_cast<float>(of.z_scale)});
         expect_gradient("logits", dlogits.values(), logits, [&] { return of(logits); });
       }
 }
@@ -163,9 +159,7 @@ TEST(ExpertRows, sort_is_stable_and_its_inverse_is_the_place) {
       if (one) std::ranges::fill(chosen, static_cast<double>(experts - 1));
       const Buffer inp(Dtype::kI32, {rows, per_token}, chosen), place(Dtype::kI32, {rows, per_token});
       const Buffer pair(Dtype::kI32, {rows * per_token}), offsets(Dtype::kI32, {experts + 1});
-      const SortPairs args{.place = place, .pair = pair, .offsets = offsets, .experts = inp};
-      check(args);
-      cpu::sort_pairs(args);
+      run_checked(cpu::sort_pairs, {.place = place, .pair = pair, .offsets = offsets, .experts = inp});
       std::vector<int> order(chosen.size());
       std::iota(order.begin(), order.end(), 0);
       std::ranges::stable_sort(order, {}, [&](int p) { return chosen[static_cast<size_t>(p)]; });
@@ -182,9 +176,7 @@ TEST(ExpertRows, rows_of_several_sources_are_sorted_by_expert) {
   const Buffer counts(Dtype::kI32, {2, 3}, {2, 0, 1, 1, 0, 2});  // arrived: 0 0 2 | 0 2 2
   const Buffer place(Dtype::kI32, {8}, Values(8, 7.0)), pair(Dtype::kI32, {8}, Values(8, 7.0));
   const Buffer offsets(Dtype::kI32, {4});
-  const MergeSources args{.place = place, .pair = pair, .offsets = offsets, .counts = counts};
-  check(args);
-  cpu::merge_sources(args);
+  run_checked(cpu::merge_sources, {.place = place, .pair = pair, .offsets = offsets, .counts = counts});
   EXPECT_EQ(pair.values(), (Values{0, 1, 3, 2, 4, 5, 7, 7}));
   EXPECT_EQ(place.values(), (Values{0, 1, 3, 2, 4, 5, 7, 7}));
   EXPECT_EQ(offsets.values(), (Values{0, 3, 3, 6}));
@@ -206,9 +198,7 @@ TEST(ExpertRows, combine_and_its_gradient_equal_float64) {
       for (int64_t c = 0; c < width; ++c)
         EXPECT_EQ(gathered.values()[static_cast<size_t>(at[p]) * width + c], x[p / per_token * width + c]);
     const Buffer out(dtype, {rows, width}), weights(Dtype::kF32, {rows, per_token}, w);
-    const CombineRows args{.out = out, .rows = in_rows, .place = place, .weights = weights, .addend = inp};
-    check(args);
-    cpu::combine_rows(args);
+    run_checked(cpu::combine_rows, {.out = out, .rows = in_rows, .place = place, .weights = weights, .addend = inp});
     const auto combined = [&] {
       Values sum = x;
       for (int64_t p = 0; p < all; ++p)
@@ -220,10 +210,8 @@ TEST(ExpertRows, combine_and_its_gradient_equal_float64) {
 
     const Values dout = random_values(rows * width, "dout");
     const Buffer dy(dtype, {rows, width}, dout), both(dtype, {all, width}, y), dweights(Dtype::kF32, {rows, per_token});
-    const CombineBackward backward{
-        .drows = both, .dweights = dweights, .dout = dy, .rows = both, .place = place, .weights = weights};
-    check(backward);
-    cpu::combine_backward(backward);
+    run_checked(cpu::combine_backward,
+                {.drows = both, .dweights = dweights, .dout = dy, .rows = both, .place = place, .weights = weights});
     expect_gradient(
         "w", dweights.values(), w, [&] { return dot(dout, combined()); }, tolerance);
     if (dtype == Dtype::kF32) expect_gradient("y", both.values(), y, [&] { return dot(dout, combined()); });
@@ -349,31 +337,25 @@ TEST(PeerRows, equal_rows_that_arrive_in_parts) {
         return result;
       };
       for (int m = 0; m < members; ++m) {
-        const SharePairs share{.all_offsets = places(table),
-                               .all_pairs = places(all_pairs),
-                               .offsets = offsets[m],
-                               .pair = pair[m],
-                               .member = m};
-        check(share);
-        cpu::share_pairs(share);
+        run_checked(cpu::share_pairs, {.all_offsets = places(table),
+                                       .all_pairs = places(all_pairs),
+                                       .offsets = offsets[m],
+                                       .pair = pair[m],
+                                       .member = m});
       }
       for (int m = 0; m < members; ++m) {
-        const PlanRows plan{.first = first[m],
-                            .offsets = owned[m],
-                            .origin = origin[m],
-                            .shortage = shortage[m],
-                            .all_offsets = table[m],
-                            .all_pairs = all_pairs[m],
-                            .member = m};
-        check(plan);
-        cpu::plan_rows(plan);
-        const GatherRows take{.out = taken[m],
-                              .inp = tokens,
-                              .index = origin[m],
-                              .divisor = static_cast<int>(per_token),
-                              .used = Tensor(owned[m]).flat(of_owner, 1)};
-        check(take);
-        cpu::gather_rows(take);
+        run_checked(cpu::plan_rows, {.first = first[m],
+                                     .offsets = owned[m],
+                                     .origin = origin[m],
+                                     .shortage = shortage[m],
+                                     .all_offsets = table[m],
+                                     .all_pairs = all_pairs[m],
+                                     .member = m});
+        run_checked(cpu::gather_rows, {.out = taken[m],
+                                       .inp = tokens,
+                                       .index = origin[m],
+                                       .divisor = static_cast<int>(per_token),
+                                       .used = Tensor(owned[m]).flat(of_owner, 1)});
       }
       const Values all = tokens.values();
       int64_t needed = 0;
@@ -395,10 +377,8 @@ TEST(PeerRows, equal_rows_that_arrive_in_parts) {
       for (int m = 0; m < members; ++m) {
         EXPECT_EQ(shortage[m].values()[0], needed > memory ? static_cast<double>(needed) : 0);
         const Buffer returned(Dtype::kF32, {pairs, width});
-        const FetchRows fetch{
-            .out = returned, .from = places(taken), .offsets = offsets[m], .first = first[m], .rows = memory};
-        check(fetch);
-        cpu::fetch_rows(fetch);
+        run_checked(cpu::fetch_rows,
+                    {.out = returned, .from = places(taken), .offsets = offsets[m], .first = first[m], .rows = memory});
         const Values back = returned.values();
         int64_t missing = 0;
         for (int64_t i = 0; i < pairs; ++i) {

@@ -143,15 +143,13 @@ TEST(Fp8Cast, slices_by_tensor) {
                         Values(static_cast<size_t>(num_slots * kNumFp8Counts), kManyCounted));
     for (int64_t first = 0; first < n; first += blocks * kBlock) {
       const int64_t count = blocks * kBlock;
-      const Fp8CastSlice cast{.quantized = {.out = Tensor(out).flat(first, count),
-                                            .slot = slot,
-                                            .scale = scale,
-                                            .amax = amax,
-                                            .counts = counts},
-                              .inp = Tensor(inp).flat(first, count),
-                              .block_tensor = Tensor(owner).flat(first / kBlock, blocks)};
-      check(cast);
-      cpu::fp8_cast_slice(cast);
+      run_checked(cpu::fp8_cast_slice, {.quantized = {.out = Tensor(out).flat(first, count),
+                                                      .slot = slot,
+                                                      .scale = scale,
+                                                      .amax = amax,
+                                                      .counts = counts},
+                                        .inp = Tensor(inp).flat(first, count),
+                                        .block_tensor = Tensor(owner).flat(first / kBlock, blocks)});
     }
     Values most(scales.size(), 0.25), found(scales.size() * kNumFp8Counts, kManyCounted);
     const Values inputs = inp.values();  // as floats
@@ -185,9 +183,8 @@ TEST(Fp8Cast, both_orientations_amax_and_counts) {
           const Buffer out(to, {rows, columns}), out_t(to, {columns, rows}), alone(to, {columns, rows});
           const Buffer amax(Dtype::kF32, {1}, {0.25}),
               counts(Dtype::kI64, {kNumFp8Counts}, Values(kNumFp8Counts, kManyCounted));
-          const Fp8Cast cast{.out = out, .out_t = out_t, .inp = inp, .scale = factor, .amax = amax, .counts = counts};
-          check(cast);
-          cpu::fp8_cast(cast);
+          run_checked(cpu::fp8_cast,
+                      {.out = out, .out_t = out_t, .inp = inp, .scale = factor, .amax = amax, .counts = counts});
           cpu::fp8_cast({.out_t = alone, .inp = inp, .scale = factor});
           double most = 0.25, saturated = 0, underflowed = 0;
           for (int64_t r = 0; r < rows; ++r)
@@ -261,12 +258,9 @@ TEST(Fp8Norm, casts_what_the_norm_makes) {
       apart.out = made;
       apart.sum = sum_too;
       apart.rstd = rstd_too;
-      check(apart);
-      cpu::norm_forward(apart);
+      run_checked(cpu::norm_forward, apart);
       cpu::fp8_cast({.out = expected, .inp = made, .scale = scale, .amax = amax_too});
-      const Fp8NormForward at_once{.norm = norm, .cast = {.out = out, .scale = scale, .amax = amax}};
-      check(at_once);
-      cpu::fp8_norm_forward(at_once);
+      run_checked(cpu::fp8_norm_forward, {.norm = norm, .cast = {.out = out, .scale = scale, .amax = amax}});
       EXPECT_TRUE(out.same_bits(expected));
       EXPECT_TRUE(sum.same_bits(sum_too) && rstd.same_bits(rstd_too) && amax.same_bits(amax_too));
     }
@@ -333,8 +327,7 @@ TEST(Fp8Scales, follow_a_maximum_that_decays) {
   Fp8Scales step{.from = ScalesFrom::kStep, .scale = scale, .inverse = inverse, .amax = amax, .history = history};
   step.grad_scale = bad;
   step.decay = 0.5f;
-  check(step);
-  cpu::fp8_scales(step);
+  run_checked(cpu::fp8_scales, step);
   EXPECT_EQ(history.values(), (Values{8, 8, 8, 0, 8})) << "a step that is not finite changes nothing";
   EXPECT_EQ(scale.values(), (Values{1, 1, 1, 0, 1}));
   step.grad_scale = good;
@@ -380,10 +373,13 @@ TEST(Fp8Gemm, every_form_is_the_product_of_the_numbers) {
       const Buffer out = form.beta == 0 ? Buffer(form.out, {m, n}) : Buffer(form.out, {m, n}, start);
       const Buffer bias = form.bias ? Buffer(form.out, {n}, random_values(n, "bias")) : Buffer();
       const Buffer inverse_a(Dtype::kF32, {1}, {0.25}), inverse_b(Dtype::kF32, {1}, {8.0});
-      const Fp8Gemm gemm{
-          .out = out, .a = a, .b = b, .inverse_a = inverse_a, .inverse_b = inverse_b, .beta = form.beta, .bias = bias};
-      check(gemm);
-      cpu::fp8_gemm(gemm);
+      run_checked(cpu::fp8_gemm, {.out = out,
+                                  .a = a,
+                                  .b = b,
+                                  .inverse_a = inverse_a,
+                                  .inverse_b = inverse_b,
+                                  .beta = form.beta,
+                                  .bias = bias});
       const Values of_a = a.values(), of_b = b.values(), of_bias = bias.values();
       Values expected(start.size());
       for (int64_t r = 0; r < m; ++r)

@@ -74,9 +74,8 @@ Buffer run(const Case& c, const Inputs& in, Dtype dtype, Dtype out_dtype) {
   const Buffer bias = c.bias ? Buffer(dtype, {n}, in.bias) : Buffer();
   // With beta 0 the output starts as NaN and must not be read.
   Buffer out = c.beta == 0 ? Buffer(out_dtype, {m, n}) : Buffer(out_dtype, {m, n}, in.out);
-  const Gemm args{.out = out, .a = a, .b = b, .trans_a = c.trans_a, .trans_b = c.trans_b, .beta = c.beta, .bias = bias};
-  check(args);
-  cpu::gemm(args);
+  run_checked(cpu::gemm,
+              {.out = out, .a = a, .b = b, .trans_a = c.trans_a, .trans_b = c.trans_b, .beta = c.beta, .bias = bias});
   return out;
 }
 
@@ -127,9 +126,7 @@ TEST(Gemm, scales_the_product_and_adds_another_matrix) {
       const Inputs in(product.shape);
       const Buffer a(dtype, {m, k}, in.a), b(dtype, {k, n}, in.b), addend(dtype, {m, n}, in.out);
       Buffer out(dtype, {m, n});  // poisoned, and not read
-      const Gemm args{.out = out, .a = a, .b = b, .alpha = 2.0315f, .beta = -4.775f, .addend = addend};
-      check(args);
-      cpu::gemm(args);
+      run_checked(cpu::gemm, {.out = out, .a = a, .b = b, .alpha = 2.0315f, .beta = -4.775f, .addend = addend});
       Values expected = reference(product, in);
       for (size_t i = 0; i < expected.size(); ++i) expected[i] = 2.0315 * expected[i] - 4.775 * in.out[i];
       expect_close("out", out.values(), expected, dtype == Dtype::kF32 ? kFloatTolerance : kBf16Tolerance);
@@ -196,14 +193,12 @@ TEST(SymmetricProduct, equals_the_product_with_its_transpose) {
             for (int64_t j = 0; j < i; ++j) symmetric[j * side + i] = symmetric[i * side + j];
           const Buffer addend = adds ? Buffer(dtype, {side, side}, symmetric) : Buffer();
           Buffer out(dtype, {side, side});
-          const SymmetricProduct args{.out = out,
-                                      .a = a,
-                                      .trans_a = trans,
-                                      .alpha = 0.5f,
-                                      .beta = adds ? -1.25f : 0.0f,
-                                      .addend = adds ? Tensor(addend) : Tensor()};
-          check(args);
-          cpu::symmetric_product(args);
+          run_checked(cpu::symmetric_product, {.out = out,
+                                               .a = a,
+                                               .trans_a = trans,
+                                               .alpha = 0.5f,
+                                               .beta = adds ? -1.25f : 0.0f,
+                                               .addend = adds ? Tensor(addend) : Tensor()});
           const Values x = a.values(), added = adds ? addend.values() : Values(symmetric.size());
           Values expected(symmetric.size());
           for (int64_t i = 0; i < side; ++i)
@@ -228,9 +223,7 @@ TEST(SymmetricProduct, may_add_its_operand) {
     for (int64_t j = 0; j < i; ++j) symmetric[j * side + i] = symmetric[i * side + j];
   const Buffer a(Dtype::kF32, {side, side}, symmetric);
   Buffer out(Dtype::kF32, {side, side}), whole(Dtype::kF32, {side, side});
-  const SymmetricProduct args{.out = out, .a = a, .alpha = 2.0315f, .beta = -4.775f, .addend = a};
-  check(args);
-  cpu::symmetric_product(args);
+  run_checked(cpu::symmetric_product, {.out = out, .a = a, .alpha = 2.0315f, .beta = -4.775f, .addend = a});
   cpu::gemm({.out = whole, .a = a, .b = a, .alpha = 2.0315f, .beta = -4.775f, .addend = a});
   expect_close("out", out.values(), whole.values(), kFloatTolerance);
 }

@@ -35,10 +35,12 @@ TEST(KvRows, pack_copies_keys_then_values) {
       const Values grouped = random_values(c.rows * c.width(), "qkv");
       const Buffer qkv(Dtype::kF32, {c.rows, c.width()}, rows_in(order, grouped, c.kv_heads, c.group, c.head_size));
       const Buffer kv(Dtype::kF32, {c.rows, c.kv_width()});
-      const PackKv args{
-          .kv = kv, .qkv = qkv, .order = order, .first_kv_head = c.first, .num_kv_heads = c.kv_heads, .group = c.group};
-      check(args);
-      cpu::pack_kv(args);
+      run_checked(cpu::pack_kv, {.kv = kv,
+                                 .qkv = qkv,
+                                 .order = order,
+                                 .first_kv_head = c.first,
+                                 .num_kv_heads = c.kv_heads,
+                                 .group = c.group});
       Values expected;
       for (int64_t r = 0; r < c.rows; ++r)
         for (int64_t i = 0; i < c.kv_width(); ++i)
@@ -55,14 +57,12 @@ TEST(KvRows, unpack_adds_parts_and_keeps_queries) {
         const Buffer qkv(dtype, {c.rows, c.width()}, rows_in(order, grouped, c.kv_heads, c.group, c.head_size));
         const Values parts = random_values(c.parts * c.rows * c.kv_width(), "parts");
         const Buffer gathered(dtype, {c.parts, c.rows, c.kv_width()}, parts);
-        const UnpackKv args{.qkv = qkv,
-                            .parts = gathered,
-                            .order = order,
-                            .first_kv_head = c.first,
-                            .num_kv_heads = c.kv_heads,
-                            .group = c.group};
-        check(args);
-        cpu::unpack_kv(args);
+        run_checked(cpu::unpack_kv, {.qkv = qkv,
+                                     .parts = gathered,
+                                     .order = order,
+                                     .first_kv_head = c.first,
+                                     .num_kv_heads = c.kv_heads,
+                                     .group = c.group});
         for (int64_t r = 0; r < c.rows; ++r)
           for (int64_t i = 0; i < c.kv_width(); ++i) {
             double sum = 0;

@@ -90,9 +90,7 @@ struct Slice {
             .rounding = {.draws = draws, .first_block = 5 + first, .step_key = derive_key(3, fmt::format("{}", step))}};
   }
   void step(int number, int64_t first, int64_t count) const {
-    const AdamwUpdate args{.moments = moments(number, first, count), .param = {}, .lr = 0.01f};
-    check(args);
-    cpu::adamw_update(args);
+    run_checked(cpu::adamw_update, {.moments = moments(number, first, count), .param = {}, .lr = 0.01f});
   }
 
   int64_t n;
@@ -148,9 +146,7 @@ TEST(MomentRounding, what_is_less_than_half_a_last_place_is_not_lost) {
 TEST(MomentRounding, lamb_keeps_what_adamw_keeps) {
   const Slice adamw(Dtype::kBF16, 3, 0.5f, 0.25f), lamb(Dtype::kBF16, 3, 0.5f, 0.25f);
   adamw.step(1, 0, 3);
-  const LambDirection args{.moments = lamb.moments(1, 0, 3)};
-  check(args);
-  cpu::lamb_direction(args);
+  run_checked(cpu::lamb_direction, {.moments = lamb.moments(1, 0, 3)});
   EXPECT_TRUE(lamb.m.same_bits(adamw.m) && lamb.v.same_bits(adamw.v));
 }
 

@@ -104,9 +104,7 @@ TEST(PackMatrix, takes_the_elements_of_the_part_and_unpack_returns_them) {
     for (const Part& part : kParts) {
       Buffer packed(dtype, {part.count}), out(Dtype::kF32, {n}, inp);
       const Buffer from(Dtype::kF32, {n}, inp), weights(Dtype::kF32, {n}, master);
-      const PackMatrix args{.out = packed, .inp = from, .runs = part.runs};
-      check(args);
-      cpu::pack_matrix(args);
+      run_checked(cpu::pack_matrix, {.out = packed, .inp = from, .runs = part.runs});
       Values expected, unpacked = inp;
       for (int64_t p = 0; p < part.count; ++p) {
         const int64_t place = part.runs.first + p;
@@ -116,10 +114,8 @@ TEST(PackMatrix, takes_the_elements_of_the_part_and_unpack_returns_them) {
         unpacked[at] = 0.5 * inp[at] + 0.25 * master[at];
       }
       EXPECT_EQ(packed.values(), expected);
-      const UnpackMatrix back{
-          .out = out, .inp = packed, .master = weights, .runs = part.runs, .scale = 0.5f, .decay = 0.25f};
-      check(back);
-      cpu::unpack_matrix(back);
+      run_checked(cpu::unpack_matrix,
+                  {.out = out, .inp = packed, .master = weights, .runs = part.runs, .scale = 0.5f, .decay = 0.25f});
       expect_close("unpacked", out.values(), unpacked);
     }
 }
@@ -141,9 +137,7 @@ TEST(ScaleMatrix, divides_by_the_norm) {
       Buffer out(dtype, {rows, columns}), sumsq(Dtype::kF32, {1});
       cpu::matrix_sumsq({.sumsq = sumsq, .inp = Tensor(inp).flat()});
       expect_close("sumsq", sumsq.values(), {dot(x, x)});
-      const ScaleMatrix args{.out = out, .inp = inp, .sumsq = sumsq, .eps = 0.5f};
-      check(args);
-      cpu::scale_matrix(args);
+      run_checked(cpu::scale_matrix, {.out = out, .inp = inp, .sumsq = sumsq, .eps = 0.5f});
       Values expected = x;
       for (double& value : expected) value /= std::sqrt(dot(x, x)) + 0.5;
       expect_close("out", out.values(), expected, dtype == Dtype::kF32 ? kFloatTolerance : kBf16Tolerance);

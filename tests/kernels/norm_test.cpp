@@ -93,20 +93,18 @@ ForwardRun run_forward(const Case& c, const Inputs& in, Dtype dtype) {
   run.rstd = Buffer(Dtype::kF32, {c.rows});
   if (c.layernorm()) run.mean = Buffer(Dtype::kF32, {c.rows});
   if (!in.add.empty()) run.sum = Buffer(dtype, {c.rows, c.width});
-  const NormForward args{.kind = c.kind,
-                         .eps = static_cast<float>(kEps),
-                         .offset = c.offset(),
-                         .out = run.out,
-                         .mean = run.mean,
-                         .rstd = run.rstd,
-                         .sum = run.sum,
-                         .inp = inp,
-                         .add = add,
-                         .add_bias = add_bias,
-                         .weight = weight,
-                         .bias = bias};
-  check(args);
-  cpu::norm_forward(args);
+  run_checked(cpu::norm_forward, {.kind = c.kind,
+                                  .eps = static_cast<float>(kEps),
+                                  .offset = c.offset(),
+                                  .out = run.out,
+                                  .mean = run.mean,
+                                  .rstd = run.rstd,
+                                  .sum = run.sum,
+                                  .inp = inp,
+                                  .add = add,
+                                  .add_bias = add_bias,
+                                  .weight = weight,
+                                  .bias = bias});
   return run;
 }
 
@@ -159,19 +157,17 @@ BackwardRun run_backward(const Case& c, const Inputs& in, const Values& dout, co
   run.dinp = Buffer(dtype, {c.rows, c.width});
   run.dweight = Buffer(Dtype::kF32, {c.width}, start);
   if (c.bias) run.dbias = Buffer(Dtype::kF32, {c.width}, start);
-  const NormBackward args{.kind = c.kind,
-                          .offset = c.offset(),
-                          .dinp = run.dinp,
-                          .dresidual = skip,
-                          .dweight = run.dweight,
-                          .dbias = run.dbias,
-                          .dout = dy,
-                          .inp = sum,
-                          .weight = weight,
-                          .mean = mean,
-                          .rstd = rstd};
-  check(args);
-  cpu::norm_backward(args);
+  run_checked(cpu::norm_backward, {.kind = c.kind,
+                                   .offset = c.offset(),
+                                   .dinp = run.dinp,
+                                   .dresidual = skip,
+                                   .dweight = run.dweight,
+                                   .dbias = run.dbias,
+                                   .dout = dy,
+                                   .inp = sum,
+                                   .weight = weight,
+                                   .mean = mean,
+                                   .rstd = rstd});
   return run;
 }
 
@@ -298,15 +294,13 @@ TEST(Norm, an_operand_in_parts_gives_the_bits_of_its_rounded_sum) {
         const auto forward = [&](Tensor add) {
           ForwardRun run{Buffer(dtype, {rows, width}), Buffer(), Buffer(Dtype::kF32, {rows}),
                          Buffer(dtype, {rows, width})};
-          const NormForward args{.kind = Norm::kRmsNorm,
-                                 .out = run.out,
-                                 .rstd = run.rstd,
-                                 .sum = run.sum,
-                                 .inp = inp,
-                                 .add = add,
-                                 .weight = weight};
-          check(args);
-          cpu::norm_forward(args);
+          run_checked(cpu::norm_forward, {.kind = Norm::kRmsNorm,
+                                          .out = run.out,
+                                          .rstd = run.rstd,
+                                          .sum = run.sum,
+                                          .inp = inp,
+                                          .add = add,
+                                          .weight = weight});
           return run;
         };
         const ForwardRun f = forward(in_parts), f_full = forward(full);
@@ -314,24 +308,20 @@ TEST(Norm, an_operand_in_parts_gives_the_bits_of_its_rounded_sum) {
         const auto backward = [&](Tensor dout) {
           BackwardRun run{Buffer(dtype, {rows, width}),
                           Buffer(Dtype::kF32, {width}, Values(static_cast<size_t>(width))), Buffer()};
-          const NormBackward args{.kind = Norm::kRmsNorm,
-                                  .dinp = run.dinp,
-                                  .dweight = run.dweight,
-                                  .dout = dout,
-                                  .inp = inp,
-                                  .weight = weight,
-                                  .rstd = f.rstd};
-          check(args);
-          cpu::norm_backward(args);
+          run_checked(cpu::norm_backward, {.kind = Norm::kRmsNorm,
+                                           .dinp = run.dinp,
+                                           .dweight = run.dweight,
+                                           .dout = dout,
+                                           .inp = inp,
+                                           .weight = weight,
+                                           .rstd = f.rstd});
           return run;
         };
         const BackwardRun b = backward(in_parts), b_full = backward(full);
         EXPECT_TRUE(b.dinp.same_bits(b_full.dinp) && b.dweight.same_bits(b_full.dweight));
         const auto residual = [&](Tensor add) {
           Buffer out(dtype, {rows, width});
-          const ResidualAdd args{.out = out, .inp = inp, .add = add};
-          check(args);
-          cpu::residual_add(args);
+          run_checked(cpu::residual_add, {.out = out, .inp = inp, .add = add});
           return out;
         };
         EXPECT_TRUE(residual(in_parts).same_bits(residual(full)));

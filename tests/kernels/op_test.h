@@ -10,6 +10,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "io/base/random.h"
@@ -93,6 +94,13 @@ class Buffer {
   Tensor tensor_;
   std::vector<char> bytes_;
 };
+
+// Calls an operation of the CPU after the check of its arguments, as callers of operations do.
+template <class Args>
+void run_checked(void (*op)(const Args&), const std::type_identity_t<Args>& args) {
+  check(args);
+  op(args);
+}
 
 inline double dot(const Values& a, const Values& b) {
   double sum = 0;

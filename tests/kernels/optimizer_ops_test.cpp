@@ -106,9 +106,7 @@ struct State {
   void expect_quantized_weights() const {
     State cast;
     cast.writes_quantized = true;
-    const Fp8CastSlice args{.quantized = cast.quantized_of(0, kNumel), .inp = w, .block_tensor = owners};
-    check(args);
-    cpu::fp8_cast_slice(args);
+    run_checked(cpu::fp8_cast_slice, {.quantized = cast.quantized_of(0, kNumel), .inp = w, .block_tensor = owners});
     EXPECT_TRUE(quantized.same_bits(cast.quantized));
     EXPECT_TRUE(amax.same_bits(cast.amax));
     EXPECT_TRUE(counts.same_bits(cast.counts));
@@ -137,10 +135,8 @@ struct State {
             .lr = kLr};
   }
   void sumsq(const Buffer& out, const Buffer& inp, int64_t first, int64_t count) const {
-    const TensorSumsq args{
-        .sumsq = out, .inp = Tensor(inp).flat(first, count), .block_tensor = owners_of(first, count)};
-    check(args);
-    cpu::tensor_sumsq(args);
+    run_checked(cpu::tensor_sumsq,
+                {.sumsq = out, .inp = Tensor(inp).flat(first, count), .block_tensor = owners_of(first, count)});
   }
   LambApply lamb_apply(int64_t first, int64_t count) const {
     return {.master = Tensor(w).flat(first, count),
@@ -171,24 +167,20 @@ struct State {
     if (rule == Rule::kAdamw) {
       for_each_slice([&](int64_t first, int64_t count) {
         const AdamwUpdate args = adamw(number, first, count);
-        check(args);
-        cpu::adamw_update(args);
+        run_checked(cpu::adamw_update, args);
       });
       return;
     }
     // Norms over the whole buffer, like the sum over ranks: another test covers how slices round them.
     weight_sumsq = direction_sumsq = Buffer(Dtype::kF32, {kTensors}, Values(kTensors, 0.0));
     for_each_slice([&](int64_t first, int64_t count) {
-      const LambDirection args{.moments = moments(number, first, count)};
-      check(args);
-      cpu::lamb_direction(args);
+      run_checked(cpu::lamb_direction, {.moments = moments(number, first, count)});
     });
     sumsq(weight_sumsq, w, 0, kNumel);
     sumsq(direction_sumsq, grad, 0, kNumel);
     for_each_slice([&](int64_t first, int64_t count) {
       const LambApply args = lamb_apply(first, count);
-      check(args);
-      cpu::lamb_apply(args);
+      run_checked(cpu::lamb_apply, args);
     });
   }
 
@@ -272,8 +264,7 @@ TEST(OptimizerOps, without_param_the_master_is_the_same) {
   without.grad = Buffer(Dtype::kF32, {kNumel}, grad_of(1));
   AdamwUpdate args = without.adamw(1, 0, kNumel);
   args.param = Tensor();
-  check(args);
-  cpu::adamw_update(args);
+  run_checked(cpu::adamw_update, args);
   EXPECT_TRUE(without.w.same_bits(with.w));
 }
 
@@ -336,12 +327,10 @@ TEST(OptimizerOps, averages_of_weights_follow_a_float64_loop) {
   const Buffer ema(Dtype::kF32, {kNumel}, expected), sliced(Dtype::kF32, {kNumel}, expected);
   const auto average = [&](const Buffer& into, const Buffer& weights, double grad_scale, int64_t first, int64_t count) {
     const Buffer scale(Dtype::kF32, {1}, {grad_scale});
-    const AverageWeights args{.ema = Tensor(into).flat(first, count),
-                              .master = Tensor(weights).flat(first, count),
-                              .grad_scale = scale,
-                              .decay = kDecay};
-    check(args);
-    cpu::average_weights(args);
+    run_checked(cpu::average_weights, {.ema = Tensor(into).flat(first, count),
+                                       .master = Tensor(weights).flat(first, count),
+                                       .grad_scale = scale,
+                                       .decay = kDecay});
   };
   for (int step = 1; step <= kSteps; ++step) {
     const Values w = random_values(kNumel, fmt::format("weights {}", step));
@@ -399,18 +388,14 @@ TEST(OptimizerOps, sumsq_carries_nan_and_infinity_of_one_tensor_alone) {
 TEST(OptimizerOps, weighted_sum_is_added) {
   const Buffer out(Dtype::kF32, {1}, {10.0}), inp(Dtype::kF32, {3}, {1.0, 2.0, 4.0});
   const Buffer weight(Dtype::kF32, {3}, {0.5, 0.0, 0.25});
-  const WeightedSum args{.out = out, .inp = inp, .weight = weight};
-  check(args);
-  cpu::weighted_sum(args);
+  run_checked(cpu::weighted_sum, {.out = out, .inp = inp, .weight = weight});
   EXPECT_EQ(out.values()[0], 11.5);
 }
 
 TEST(OptimizerOps, clip_scale_bounds_the_norm) {
   const auto clip = [](double norm_sq, float max_norm) {
     const Buffer scale(Dtype::kF32, {1}), norm(Dtype::kF32, {1}), square(Dtype::kF32, {1}, {norm_sq});
-    const ClipScale args{.scale = scale, .norm = norm, .norm_sq = square, .max_norm = max_norm};
-    check(args);
-    cpu::clip_scale(args);
+    run_checked(cpu::clip_scale, {.scale = scale, .norm = norm, .norm_sq = square, .max_norm = max_norm});
     return std::pair(norm.values()[0], scale.values()[0]);
   };
   EXPECT_EQ(clip(16, 1), std::pair(4.0, 0.25));
@@ -429,15 +414,13 @@ TEST(OptimizerOps, clip_scale_is_nan_above_a_limit) {
   const auto clip = [](float norm_limit, float loss_limit) {
     const Buffer scale(Dtype::kF32, {1}), norm(Dtype::kF32, {1}), square(Dtype::kF32, {1}, {16}),
         loss(Dtype::kF32, {1}, {3});
-    const ClipScale args{.scale = scale,
-                         .norm = norm,
-                         .norm_sq = square,
-                         .loss = loss,
-                         .max_norm = 2,
-                         .norm_limit = norm_limit,
-                         .loss_limit = loss_limit};
-    check(args);
-    cpu::clip_scale(args);
+    run_checked(cpu::clip_scale, {.scale = scale,
+                                  .norm = norm,
+                                  .norm_sq = square,
+                                  .loss = loss,
+                                  .max_norm = 2,
+                                  .norm_limit = norm_limit,
+                                  .loss_limit = loss_limit});
     EXPECT_EQ(norm.values()[0], 4);
     return scale.values()[0];
   };

@@ -127,10 +127,11 @@ Results run(const Case& c, const Inputs& in, const Values& dout, Dtype dtype, Qk
   for (int rank = 0; rank < c.ranks; ++rank) {
     on.emplace_back(c, in, dtype, from, rank);
     squares.emplace_back(Dtype::kF32, std::initializer_list<int64_t>{c.rows(), 2});
-    const QkNormSquares args{
-        .sums = squares.back(), .inp = on.back().inp, .num_kv_heads = c.local_heads(), .group = c.group, .order = from};
-    check(args);
-    cpu::qk_norm_squares(args);
+    run_checked(cpu::qk_norm_squares, {.sums = squares.back(),
+                                       .inp = on.back().inp,
+                                       .num_kv_heads = c.local_heads(),
+                                       .group = c.group,
+                                       .order = from});
   }
   const Buffer all_squares = sums_over_ranks(c, squares);
   std::vector<Buffer> gradients;
@@ -138,39 +139,35 @@ Results run(const Case& c, const Inputs& in, const Values& dout, Dtype dtype, Qk
     const Operands& of = on[static_cast<size_t>(rank)];
     const Buffer out(dtype, {c.rows(), c.width() / c.ranks});
     rstd.emplace_back(Dtype::kF32, std::initializer_list<int64_t>{c.rows(), 2});
-    const QkNormFullForward forward{.eps = static_cast<float>(kEps),
-                                    .query_width = c.query_width(),
-                                    .key_width = c.key_width(),
-                                    .out = out,
-                                    .rstd = rstd.back(),
-                                    .squares = all_squares,
-                                    .inp = of.inp,
-                                    .query_weight = of.query_weight,
-                                    .key_weight = of.key_weight,
-                                    .table = of.table,
-                                    .num_kv_heads = c.local_heads(),
-                                    .group = c.group,
-                                    .out_order = to,
-                                    .inp_order = from};
-    check(forward);
-    cpu::qk_norm_full_forward(forward);
+    run_checked(cpu::qk_norm_full_forward, {.eps = static_cast<float>(kEps),
+                                            .query_width = c.query_width(),
+                                            .key_width = c.key_width(),
+                                            .out = out,
+                                            .rstd = rstd.back(),
+                                            .squares = all_squares,
+                                            .inp = of.inp,
+                                            .query_weight = of.query_weight,
+                                            .key_weight = of.key_weight,
+                                            .table = of.table,
+                                            .num_kv_heads = c.local_heads(),
+                                            .group = c.group,
+                                            .out_order = to,
+                                            .inp_order = from});
     results.out.push_back(out.values());
     gradients.emplace_back(
         dtype, std::initializer_list<int64_t>{c.rows(), c.width() / c.ranks},
         rows_in(to, columns_of(dout, c.rows(), rank, c.ranks), c.local_heads(), c.group, c.head_size));
     products.emplace_back(Dtype::kF32, std::initializer_list<int64_t>{c.rows(), 2});
-    const QkNormProducts args{.sums = products.back(),
-                              .dout = gradients.back(),
-                              .inp = of.inp,
-                              .query_weight = of.query_weight,
-                              .key_weight = of.key_weight,
-                              .table = of.table,
-                              .num_kv_heads = c.local_heads(),
-                              .group = c.group,
-                              .dout_order = to,
-                              .inp_order = from};
-    check(args);
-    cpu::qk_norm_products(args);
+    run_checked(cpu::qk_norm_products, {.sums = products.back(),
+                                        .dout = gradients.back(),
+                                        .inp = of.inp,
+                                        .query_weight = of.query_weight,
+                                        .key_weight = of.key_weight,
+                                        .table = of.table,
+                                        .num_kv_heads = c.local_heads(),
+                                        .group = c.group,
+                                        .dout_order = to,
+                                        .inp_order = from});
   }
   const Buffer all_products = sums_over_ranks(c, products);
   for (int rank = 0; rank < c.ranks; ++rank) {
@@ -180,24 +177,22 @@ Results run(const Case& c, const Inputs& in, const Values& dout, Dtype dtype, Qk
       return Buffer(Dtype::kF32, {width}, Values(static_cast<size_t>(width), 1.0));
     };
     const Buffer dquery = ones(c.query_width() / c.ranks), dkey = ones(c.key_width() / c.ranks);
-    const QkNormFullBackward backward{.query_width = c.query_width(),
-                                      .key_width = c.key_width(),
-                                      .dinp = dinp,
-                                      .dquery_weight = dquery,
-                                      .dkey_weight = dkey,
-                                      .rstd = rstd[i],
-                                      .products = all_products,
-                                      .dout = in_place ? dinp : gradients[i],
-                                      .inp = on[i].inp,
-                                      .query_weight = on[i].query_weight,
-                                      .key_weight = on[i].key_weight,
-                                      .table = on[i].table,
-                                      .num_kv_heads = c.local_heads(),
-                                      .group = c.group,
-                                      .dout_order = to,
-                                      .dinp_order = from};
-    check(backward);
-    cpu::qk_norm_full_backward(backward);
+    run_checked(cpu::qk_norm_full_backward, {.query_width = c.query_width(),
+                                             .key_width = c.key_width(),
+                                             .dinp = dinp,
+                                             .dquery_weight = dquery,
+                                             .dkey_weight = dkey,
+                                             .rstd = rstd[i],
+                                             .products = all_products,
+                                             .dout = in_place ? dinp : gradients[i],
+                                             .inp = on[i].inp,
+                                             .query_weight = on[i].query_weight,
+                                             .key_weight = on[i].key_weight,
+                                             .table = on[i].table,
+                                             .num_kv_heads = c.local_heads(),
+                                             .group = c.group,
+                                             .dout_order = to,
+                                             .dinp_order = from});
     results.dinp.push_back(dinp.values());
     results.dquery_weight.push_back(minus(dquery.values(), Values(dquery.values().size(), 1.0)));
     results.dkey_weight.push_back(minus(dkey.values(), Values(dkey.values().size(), 1.0)));

@@ -85,19 +85,17 @@ struct Operands {
 Values forward(const Case& c, const Inputs& in, Dtype dtype, QkvOrder from, QkvOrder to) {
   const Operands on(c, in, dtype, from);
   const Buffer out(dtype, {c.rows(), c.width()});
-  const QkNormRopeForward args{.eps = static_cast<float>(kEps),
-                               .offset = c.offset,
-                               .out = out,
-                               .inp = on.inp,
-                               .query_weight = on.query_weight,
-                               .key_weight = on.key_weight,
-                               .table = on.table,
-                               .num_kv_heads = c.kv_heads,
-                               .group = c.group,
-                               .out_order = to,
-                               .inp_order = from};
-  check(args);
-  cpu::qk_norm_rope_forward(args);
+  run_checked(cpu::qk_norm_rope_forward, {.eps = static_cast<float>(kEps),
+                                          .offset = c.offset,
+                                          .out = out,
+                                          .inp = on.inp,
+                                          .query_weight = on.query_weight,
+                                          .key_weight = on.key_weight,
+                                          .table = on.table,
+                                          .num_kv_heads = c.kv_heads,
+                                          .group = c.group,
+                                          .out_order = to,
+                                          .inp_order = from});
   return out.values();
 }
 
@@ -113,22 +111,20 @@ Gradients backward(const Case& c, const Inputs& in, const Values& dout, Dtype dt
   const Buffer other(dtype, {c.rows(), c.width()}), dinp = in_place ? gradient : other;
   const Buffer dquery(Dtype::kF32, {c.head_size}, Values(static_cast<size_t>(c.head_size), 1.0));
   const Buffer dkey(Dtype::kF32, {c.head_size}, Values(static_cast<size_t>(c.head_size), 1.0));
-  const QkNormRopeBackward args{.eps = static_cast<float>(kEps),
-                                .offset = c.offset,
-                                .dinp = dinp,
-                                .dquery_weight = dquery,
-                                .dkey_weight = dkey,
-                                .dout = in_place ? dinp : gradient,
-                                .inp = on.inp,
-                                .query_weight = on.query_weight,
-                                .key_weight = on.key_weight,
-                                .table = on.table,
-                                .num_kv_heads = c.kv_heads,
-                                .group = c.group,
-                                .dout_order = from,
-                                .dinp_order = to};
-  check(args);
-  cpu::qk_norm_rope_backward(args);
+  run_checked(cpu::qk_norm_rope_backward, {.eps = static_cast<float>(kEps),
+                                           .offset = c.offset,
+                                           .dinp = dinp,
+                                           .dquery_weight = dquery,
+                                           .dkey_weight = dkey,
+                                           .dout = in_place ? dinp : gradient,
+                                           .inp = on.inp,
+                                           .query_weight = on.query_weight,
+                                           .key_weight = on.key_weight,
+                                           .table = on.table,
+                                           .num_kv_heads = c.kv_heads,
+                                           .group = c.group,
+                                           .dout_order = from,
+                                           .dinp_order = to});
   return {dinp.values(), minus(dquery.values(), Values(static_cast<size_t>(c.head_size), 1.0)),
           minus(dkey.values(), Values(static_cast<size_t>(c.head_size), 1.0))};
 }

@@ -32,8 +32,7 @@ void expect_values(NormalValues v, const std::vector<float>& whole, int64_t begi
     const Buffer poisoned(dtype, {count + 2});
     v.out = Tensor(poisoned).flat(1, count);
     v.begin = begin;
-    check(v);
-    cpu::normal_values(v);
+    run_checked(cpu::normal_values, v);
     const Values actual = poisoned.values();
     EXPECT_TRUE(std::isnan(actual.front()) && std::isnan(actual.back()));
     for (int64_t i = 0; i < count; ++i) {

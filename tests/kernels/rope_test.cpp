@@ -63,9 +63,8 @@ Values reference(const Case& c, Values qkv) {
 Buffer run(const Case& c, Pass pass, const Values& values, Dtype dtype) {
   const Buffer table(Dtype::kF32, {c.seq_len, c.head_size / 2, 2}), qkv(dtype, {c.rows(), c.width()}, values);
   fill_rope_table(Tensor(table).as<float>(), static_cast<int>(c.seq_len), c.head_size, c.angles());
-  const Rope args{.pass = pass, .out = qkv, .inp = qkv, .table = table, .num_kv_heads = c.kv_heads, .group = c.group};
-  check(args);
-  cpu::rope(args);
+  run_checked(cpu::rope,
+              {.pass = pass, .out = qkv, .inp = qkv, .table = table, .num_kv_heads = c.kv_heads, .group = c.group});
   return qkv;
 }
 
@@ -178,16 +177,14 @@ TEST(Rope, changes_the_order_of_heads_and_no_bit) {
         for (const QkvOrder from : kOrders)
           for (const QkvOrder to : kOrders) {
             const Buffer inp(dtype, {c.rows(), c.width()}, in(from, values)), out(dtype, {c.rows(), c.width()});
-            const Rope args{.pass = pass,
-                            .out = out,
-                            .inp = inp,
-                            .table = table,
-                            .num_kv_heads = c.kv_heads,
-                            .group = c.group,
-                            .out_order = to,
-                            .inp_order = from};
-            check(args);
-            cpu::rope(args);
+            run_checked(cpu::rope, {.pass = pass,
+                                    .out = out,
+                                    .inp = inp,
+                                    .table = table,
+                                    .num_kv_heads = c.kv_heads,
+                                    .group = c.group,
+                                    .out_order = to,
+                                    .inp_order = from});
             EXPECT_EQ(out.values(), in(to, run(c, pass, values, dtype).values()))
                 << enum_name(from) << " to " << enum_name(to);
             EXPECT_EQ(inp.values(), in(from, values)) << enum_name(from) << " to " << enum_name(to);
