@@ -3,19 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "io/base/proc.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
 namespace {
-
-void put(const std::string& path, const std::string& text) {
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  std::ofstream(path) << text << "\n";
-}
 
 TEST(HostFacts, transports_are_the_components_that_stayed_loaded) {
   EXPECT_EQ(transports_of("7f00-7f01 r-xp 00 08:01 1 /usr/lib/openmpi3/mca_pml_ob1.so\n"

@@ -35,11 +35,6 @@ RankRecord record_of(int rank, const std::string& host) {
   return record;
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // Flight recorders are in a folder of the test.
 class Dump : public testing::Test {
  protected:
@@ -135,9 +130,9 @@ TEST_F(Dump, the_first_report_stays) {
                       .num_waiting = 3,
                       .headline = "rank 3 on b holds all up"};
   EXPECT_TRUE(value_or_throw(write_report(dump, records, trigger_of(2), verdict)));
-  const std::string text = text_of(dump + "/report.txt");
+  const std::string text = read_all(dump + "/report.txt");
   EXPECT_NE(text.find(verdict.headline), text.npos);
-  const auto json = nlohmann::json::parse(text_of(dump + "/report.json"));
+  const auto json = nlohmann::json::parse(read_all(dump + "/report.json"));
   EXPECT_EQ(json["headline"], verdict.headline);
   EXPECT_EQ(json["kind"], "host code busy");
   EXPECT_EQ(json["hosts"], (std::vector<std::string>{"b"}));
@@ -150,7 +145,7 @@ TEST_F(Dump, the_first_report_stays) {
   verdict.headline = "another";
   EXPECT_FALSE(value_or_throw(write_report(dump, records, trigger_of(2), verdict)));
   EXPECT_EQ(read_headline(dump), "rank 3 on b holds all up");
-  EXPECT_EQ(text_of(dump + "/report.txt"), text);
+  EXPECT_EQ(read_all(dump + "/report.txt"), text);
   for (const auto& entry : std::filesystem::directory_iterator(dump))  // no temporary file remains
     EXPECT_TRUE(entry.path().extension() == ".txt" || entry.path().extension() == ".json") << entry.path();
 }
@@ -240,7 +235,7 @@ TEST_F(Dump, a_node_reads_the_records_of_the_others_and_reports_their_verdict_if
   EXPECT_FALSE(outcome.opened);
   EXPECT_TRUE(outcome.wrote_report);
   EXPECT_EQ(outcome.trigger.world_rank, 0);
-  EXPECT_EQ(nlohmann::json::parse(text_of(dump + "/report.json"))["records"], 4);
+  EXPECT_EQ(nlohmann::json::parse(read_all(dump + "/report.json"))["records"], 4);
 
   // In the next dump a has already written it.
   const std::string next = value_or_throw(join_dump(run_, kAttempt, 2, trigger_of(0))).path;

@@ -22,11 +22,6 @@ using std::chrono::milliseconds;
 
 void no_problem(const std::string& problem) { ADD_FAILURE() << problem; }
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 TEST(LineFile, lines_of_all_threads_are_whole_and_follow_what_is_there) {
   const TemporaryFolder folder;
   std::ofstream(folder / "lines") << "first\n";
@@ -40,7 +35,7 @@ TEST(LineFile, lines_of_all_threads_are_whole_and_follow_what_is_there) {
       });
     for (std::thread& thread : threads) thread.join();
   }
-  std::istringstream lines(text_of(folder / "lines"));
+  std::istringstream lines(read_all(folder / "lines"));
   std::string line;
   std::getline(lines, line);
   EXPECT_EQ(line, "first");
@@ -137,7 +132,7 @@ TEST(LineFile, a_line_that_is_cut_short_does_not_join_the_next_one) {
     file->flush();
     return reports;
   });
-  EXPECT_EQ(text_of(path), "first line\nseco\nthird line\nfourth line\n");
+  EXPECT_EQ(read_all(path), "first line\nseco\nthird line\nfourth line\n");
   EXPECT_EQ(said, path +
                       ": File too large; the run continues, but writes to this file are lost until they succeed "
                       "again\n" +
@@ -148,10 +143,10 @@ TEST(LineFile, what_follows_an_earlier_process_s_torn_line_is_a_line_of_its_own)
   const TemporaryFolder folder;
   std::ofstream(folder / "lines") << "whole\nhal";
   value_or_throw(LineFile::open(folder / "lines", no_problem))->append("next\n");
-  EXPECT_EQ(text_of(folder / "lines"), "whole\nhal\nnext\n");
+  EXPECT_EQ(read_all(folder / "lines"), "whole\nhal\nnext\n");
   std::ofstream(folder / "lines", std::ios::app) << "hal";
   ASSERT_TRUE(append_line(folder / "lines", "last"));
-  EXPECT_EQ(text_of(folder / "lines"), "whole\nhal\nnext\nhal\nlast\n");
+  EXPECT_EQ(read_all(folder / "lines"), "whole\nhal\nnext\nhal\nlast\n");
   const auto refused = append_line("/dev/full", "line");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message, "/dev/full: No space left on device");

@@ -3,18 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "io/nvml/nvml.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
 namespace {
-
-void put(const std::string& path, const std::string& text) {
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  write_all(path, text + "\n");
-}
 
 TEST(NetworkPorts, of_infiniband_have_rates_errors_and_lanes) {
   const TemporaryFolder folder;

@@ -44,4 +44,10 @@ inline void write_all(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+// Writes a file of one line, like those of /proc and /sys, and creates its folders.
+inline void put(const std::string& path, const std::string& line) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  write_all(path, line + "\n");
+}
+
 }  // namespace tri

@@ -15,11 +15,6 @@
 namespace tri {
 namespace {
 
-void put(const std::string& path, const std::string& text) {
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  std::ofstream(path) << text << "\n";
-}
-
 TEST(Ports, of_cards_and_of_infiniband_with_their_counters) {
   const TemporaryFolder folder;
   const std::string sys = folder / "sys", net = sys + "/class/net/", ib = sys + "/class/infiniband/";

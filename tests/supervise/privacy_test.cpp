@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <thread>
 
@@ -19,11 +18,6 @@
 
 namespace tri {
 namespace {
-
-std::string contents(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // Returns a shell command that writes its environment and command line to two files; it ignores further words.
 std::vector<std::string> record_environment(const std::string& path) {
@@ -52,11 +46,11 @@ TEST(Privacy, the_token_is_in_the_agents_environment_alone) {
   launcher.start_ranks({.attempt = "attempt", .number = 1, .nodes = {"node0"}});
   ASSERT_TRUE(comes(agents + ".env"));
   ASSERT_TRUE(comes(ranks + ".env"));
-  EXPECT_NE(contents(agents + ".env").find(token), std::string::npos);
-  EXPECT_EQ(contents(agents + ".cmd").find(token), std::string::npos) << "all users can read command lines";
-  EXPECT_NE(contents(ranks + ".env").find("TRIREME_ATTEMPT=attempt"), std::string::npos);
-  EXPECT_EQ(contents(ranks + ".env").find(token), std::string::npos);
-  EXPECT_EQ(contents(ranks + ".cmd").find(token), std::string::npos);
+  EXPECT_NE(read_all(agents + ".env").find(token), std::string::npos);
+  EXPECT_EQ(read_all(agents + ".cmd").find(token), std::string::npos) << "all users can read command lines";
+  EXPECT_NE(read_all(ranks + ".env").find("TRIREME_ATTEMPT=attempt"), std::string::npos);
+  EXPECT_EQ(read_all(ranks + ".env").find(token), std::string::npos);
+  EXPECT_EQ(read_all(ranks + ".cmd").find(token), std::string::npos);
 }
 
 // As with ssh, which passes on its input but not its environment.
@@ -78,7 +72,7 @@ TEST(Privacy, an_agent_without_its_environment_is_identified_by_its_input) {
        .secret = {std::string(kTokenVariable) + "=" + token, std::string(kDriverVariable) + "=1 a"}});
   launcher.start_agents({"node0"});
   ASSERT_TRUE(comes(agents));
-  EXPECT_EQ(contents(agents),
+  EXPECT_EQ(read_all(agents),
             fmt::format("{}={}\n{}=1 a\n{}=1\n", kTokenVariable, token, kDriverVariable, kStartVariable));
 
   ::unsetenv(kTokenVariable);
