@@ -1,5 +1,4 @@
 // trireme check: predicts what a config will do, without starting it.
-#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <optional>

@@ -1,6 +1,5 @@
 // trireme config: writes a new run config, and compares two.
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>

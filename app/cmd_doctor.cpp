@@ -1,5 +1,4 @@
 // trireme doctor: checks the machines of a job.
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>

@@ -1,5 +1,4 @@
 // trireme help, trireme completion: describe the executable.
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>

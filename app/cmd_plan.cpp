@@ -1,5 +1,4 @@
 // trireme plan: finds the fastest layout of a model on machines that need not be present.
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>

@@ -1,6 +1,5 @@
 // trireme report: shows what runs have done, from their folders: as a page, as text, or as a breakdown of time.
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <memory>

@@ -1,5 +1,4 @@
 // trireme simulate: simulates a config's step on machines that need not be present.
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>

@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <memory>
-#include <string_view>
 
 #include "io/base/file.h"
 #include "io/base/host.h"

@@ -1,7 +1,5 @@
 #include "io/tokens/training_lines.h"
 
-#include <algorithm>
-
 namespace tri {
 namespace {
 

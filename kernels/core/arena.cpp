@@ -1,7 +1,5 @@
 #include "kernels/core/arena.h"
 
-#include <cstring>
-
 #include "kernels/core/dims.h"
 
 namespace tri {

@@ -2,7 +2,6 @@
 
 #include <sys/statvfs.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "io/base/format.h"

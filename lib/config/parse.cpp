@@ -2,11 +2,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <sstream>
 
 #include "io/base/log.h"
 #include "io/base/text_file.h"

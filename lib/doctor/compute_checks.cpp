@@ -1,6 +1,5 @@
 // Checks of the GEMM rate, and of a training that must be bit-identical when repeated.
 #include <bit>
-#include <span>
 
 #include "io/base/hash.h"
 #include "io/base/random.h"

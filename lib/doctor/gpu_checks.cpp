@@ -2,8 +2,6 @@
 #include <array>
 #include <cerrno>
 #include <set>
-#include <string_view>
-#include <thread>
 
 #include "io/base/text_file.h"
 #include "io/nvml/nvml.h"

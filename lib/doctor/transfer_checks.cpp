@@ -9,9 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
-#include <thread>
 
 #include "io/base/file.h"
 #include "io/base/text_file.h"

@@ -1,6 +1,5 @@
 #include "lib/huggingface/export.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "io/base/file.h"

@@ -1,6 +1,5 @@
 #include "lib/infer/scoring.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "lib/comm/job/job.h"

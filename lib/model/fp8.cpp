@@ -1,9 +1,5 @@
 #include "lib/model/fp8.h"
 
-#include <algorithm>
-#include <bit>
-#include <charconv>
-
 #include "kernels/ops.h"
 #include "lib/model/layer_division.h"
 #include "lib/model/layers.h"

@@ -1,7 +1,5 @@
 #include "lib/model/layers.h"
 
-#include <algorithm>
-
 #include "kernels/ops.h"
 
 namespace tri {

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "io/base/random.h"
-#include "kernels/core/dims.h"
 #include "lib/model/fp8_tensors.h"
 #include "lib/model/layer_division.h"
 #include "lib/schedule/plan.h"

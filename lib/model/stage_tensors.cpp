@@ -1,6 +1,5 @@
 #include "lib/model/stage_tensors.h"
 
-#include "kernels/core/dims.h"
 #include "kernels/peer_rows.h"
 #include "lib/comm/peer/windows.h"
 #include "lib/model/layer_division.h"

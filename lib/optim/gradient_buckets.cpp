@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/core/dims.h"
 #include "kernels/core/timeline.h"
 #include "kernels/ops.h"
 

@@ -1,7 +1,6 @@
 #include "lib/report/text.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "io/base/date.h"

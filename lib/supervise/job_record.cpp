@@ -1,6 +1,5 @@
 #include "lib/supervise/job_record.h"
 
-#include <algorithm>
 #include <charconv>
 #include <optional>
 

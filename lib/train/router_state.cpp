@@ -1,7 +1,5 @@
 #include "lib/train/router_state.h"
 
-#include <algorithm>
-
 #include "kernels/ops.h"
 
 namespace tri {

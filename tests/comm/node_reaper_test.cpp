@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <string>
 
 namespace tri {
 namespace {

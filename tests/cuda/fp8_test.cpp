@@ -1,7 +1,6 @@
 // FP8 on the GPU: casts, transposes and scales equal those of the CPU bit for bit; GEMMs agree to rounding.
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "kernels/core/dims.h"
 #include "tests/cuda/op_compare.h"

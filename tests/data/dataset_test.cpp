@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <set>
 

@@ -11,9 +11,7 @@
 
 #include <atomic>
 #include <csignal>
-#include <cstring>
 #include <fstream>
-#include <new>
 #include <sstream>
 #include <thread>
 

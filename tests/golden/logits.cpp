@@ -5,7 +5,6 @@
 // the log-probabilities of every 16th token at each position, (n, ceil(vocab / 16)): logits less a constant.
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <string>
 #include <vector>
 

@@ -4,13 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "lib/model/flops.h"
 #include "lib/model/parameter.h"

@@ -2,7 +2,6 @@
 // overlap distinguishes hidden transfers from others.
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>

@@ -19,7 +19,6 @@
 #include <mutex>
 #include <set>
 #include <span>
-#include <sstream>
 
 #include "io/base/error.h"
 #include "io/base/file.h"

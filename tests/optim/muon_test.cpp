@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "io/base/random.h"
-#include "kernels/core/dims.h"
 #include "kernels/cpu/device.h"
 #include "kernels/ops.h"
 #include "lib/config/axis_fields.h"

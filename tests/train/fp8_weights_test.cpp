@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/core/dims.h"
 #include "tests/train/one_rank.h"
 
 namespace tri::test {

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/core/dims.h"
 #include "kernels/cpu/device.h"
 #include "lib/comm/host/mpi_check.h"
 

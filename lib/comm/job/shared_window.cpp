@@ -5,7 +5,6 @@
 #include <cstring>
 #include <new>
 
-#include "io/base/log.h"
 #include "lib/comm/host/mpi_check.h"
 #include "lib/comm/host/mpi_wait.h"
 #include "lib/comm/job/job.h"

@@ -1,7 +1,6 @@
 #include "lib/observe/metrics/sensor_watch.h"
 
 #include <thread>
-#include <utility>
 
 #include "io/base/mutex.h"
 

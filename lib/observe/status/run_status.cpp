@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>

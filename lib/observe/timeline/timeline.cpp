@@ -1,7 +1,6 @@
 #include "lib/observe/timeline/timeline.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <map>
