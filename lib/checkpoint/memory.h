@@ -60,7 +60,6 @@ class MemoryCheckpoints {
   void remove();
 
   int64_t bytes() const;  // of this rank's segments
-  bool has_buddy() const { return buddy_ >= 0; }
 
  private:
   using Clock = std::chrono::steady_clock;
