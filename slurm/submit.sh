@@ -29,7 +29,8 @@ usage() {
   exit "$1"
 }
 die() {
-  echo "submit.sh: $*" >&2
+  local text="submit.sh: $*"
+  echo "${text//[[:cntrl:]]/?}" >&2
   exit 2
 }
 
@@ -41,6 +42,7 @@ if [[ -z ${TRIREME:-} ]]; then
   [[ -x $TRIREME ]] || TRIREME=$(dirname "$here")/../../bin/trireme # if installed
 fi
 export TRIREME
+[[ $TRIREME != */* || $TRIREME == /* ]] || TRIREME=$PWD/$TRIREME # the job starts in TRIREME_ROOT
 command -v "$TRIREME" >/dev/null || die "cannot run $TRIREME; set TRIREME to the executable"
 export TRIREME_ENV=${TRIREME_ENV:-$here/env.sh}
 [[ $TRIREME_ENV == /* ]] || TRIREME_ENV=$TRIREME_ROOT/$TRIREME_ENV
@@ -112,6 +114,7 @@ while (($#)); do
       ;;
     --cpus-per-task | --cpus-per-task=* | -c*) cpus=given options+=("$1") ;;
     --dependency | --dependency=* | -d*) waits=yes options+=("$1") ;;
+    *.yaml | *.yml) die "$1: name the configs before the options" ;;
     *) options+=("$1") ;;
   esac
   shift
@@ -123,6 +126,9 @@ for name in SUPERVISE DOCTOR RESTART_BUDGET {DRAIN,STRAGGLER,CONTROLLER,NODE,STO
   [[ ${!name-0} =~ ^(0|[1-9][0-9]{0,7})?$ ]] || die "$name=${!name}: expected a whole number"
 done
 [[ -r $TRIREME_ENV && ! -d $TRIREME_ENV ]] || die "TRIREME_ENV=$TRIREME_ENV: cannot read this settings file"
+! grep -q $'\r$' -- "$TRIREME_ENV" ||
+  die "TRIREME_ENV=$TRIREME_ENV: lines of this settings file end in CR LF, which become part of its values; convert" \
+    "it: sed -i 's/\r$//' $TRIREME_ENV"
 "$BASH" -n "$TRIREME_ENV" || die "TRIREME_ENV=$TRIREME_ENV: this settings file has a syntax error"
 
 # seconds_of TIME: prints the seconds of sbatch's forms M, M:S, H:M:S, D-H, D-H:M and D-H:M:S, rounded up to minutes as
@@ -179,7 +185,7 @@ free() {
 
 # plan CONFIG: sets the variables below, so that every error is found before anything is submitted.
 plan() {
-  local config=$1 per_node run_nodes values
+  local config=$1 per_node run_nodes values lines
   run_ranks=$ranks
   if [[ -z $run_ranks && -n $nodes ]]; then
     # A mesh of one replica is valid for every config, so this needs no number of ranks.
@@ -189,6 +195,8 @@ plan() {
   fi
   values=$(check "$config" ${run_ranks:+--ranks "$run_ranks"} --get run.name --get run.dir --get run.device \
     --get parallel.tp --get parallel.pp --get parallel.dp --get cluster.ranks_per_node) || exit $?
+  mapfile -t lines <<<"$values"
+  ((${#lines[@]} == 7)) || die "$config: run.dir contains a line break; give another folder"
   {
     read -r run_name
     read -r run_dir

@@ -89,7 +89,7 @@ cat >stub/trireme <<'SH'
 for argument in "$@"; do
   case $argument in
     run.name) echo run ;;
-    run.dir) echo run ;;
+    run.dir) echo "${RUN_DIR:-run}" ;;
     run.device) echo cpu ;;
     checkpoint.dir) echo run/checkpoints ;;
     parallel.tp | parallel.pp) echo 1 ;;
@@ -153,6 +153,8 @@ refused "set -e and a failure" $'set -e\nfalse' "1 2"
 refused "set -u and an unset variable" $'set -u\necho $NOT_SET_ANYWHERE'
 refused "a syntax error" 'if then'
 refused "exec" 'exec true'
+refused "line ends of Windows" $'export SITE=here\r' 1
+says "CR LF, .* convert it: sed -i" || fail "CR LF is not named"
 refused "a kill of its shell" 'kill -KILL $$'
 refused "a trap and an exit" $'trap - EXIT\ntrap "" TERM\nexit 4'
 
@@ -203,6 +205,21 @@ fresh
 printf 'export SITE=here\n' >site.sh
 start "" BASH_ENV=/dev/null TMPDIR=/no/such/folder state=x site_env=y records=z job=9 said=1 stands=2 text=3
 ends 0 0 "an environment with a missing TMPDIR and names of the script"
+
+# A wait of more than a minute is named; here the pauses of the script are short.
+fresh
+mkdir fast
+printf '#!/usr/bin/env bash\nexec /bin/sleep 0.01\n' >fast/sleep
+chmod +x fast/sleep
+echo 'until grep -q "waits for" "$SIM/log"; do /bin/sleep 0.1; done' >site.sh
+start "" PATH="$work/fast:$PATH"
+ends 0 0 "a settings file that takes minutes"
+says "waits for the settings file $work/site.sh" || fail "the wait has no message"
+rm -r fast
+fresh
+start "" TRIREME_ENV=$'/no\e[31m\nfile'
+ends 2 0 "a name with control characters"
+says "settings file /no[?]\[31m[?]file .*cannot be read" || fail "control characters reach the log"
 
 # A settings file that hangs when the signal for a checkpoint arrives.
 fresh
@@ -461,6 +478,11 @@ fresh
 for name in no-such-file.sh /; do TRIREME_ENV=$name refuses "TRIREME_ENV=.*$name: cannot read"; done
 echo "if then" >bad.sh
 TRIREME_ENV=bad.sh refuses "bad.sh: .*syntax error"
+printf 'export A=1\r\n' >bad.sh
+TRIREME_ENV=bad.sh refuses "bad.sh: .*CR LF.* sed -i"
+refuses "b.yaml: name the configs before the options" --no-data b.yaml
+RUN_DIR=$'run\nother' refuses "config.yaml: run.dir contains a line break"
+TRIREME_ENV=$'no\e[31m' refuses "no[?]\[31m: cannot read"
 refuses "one run folder" --array=0-1
 RESTART_BUDGET=three refuses "RESTART_BUDGET=three: expected a whole number"
 TRIREME=/no/such/trireme refuses "cannot run /no/such/trireme"
@@ -478,6 +500,11 @@ done
 fresh
 submit --time=2 --signal=B:USR1@30
 ((status == 0)) || fail "a short lead is refused"
+# TRIREME is relative to the current folder, configs to TRIREME_ROOT.
+fresh
+mkdir elsewhere && cp config.yaml elsewhere
+TRIREME=stub/trireme TRIREME_ROOT=$work/elsewhere submit
+((status == 0)) || fail "a relative TRIREME with TRIREME_ROOT: status $status"
 # Two at once: one is refused, and so is a later one until the job has ended.
 fresh
 for i in 1 2; do "$root/slurm/submit.sh" config.yaml >"out.$i" 2>&1 & done
