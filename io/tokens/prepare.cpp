@@ -213,8 +213,8 @@ class Run {
         move_to(bad);
         return refusal(bad);
       }
-      if (now_.skipped ==
-          0) {  // the run returns to this point if a later command allows fewer, or the line is corrected
+      // A run returns to this point if a later command allows fewer, or if the lines are corrected.
+      if (now_.skipped == 0) {
         move_to(bad);
         mark();
       }
