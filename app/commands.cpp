@@ -9,7 +9,7 @@ namespace tri {
 
 std::string with_schema(std::string_view json) {
   using Json = nlohmann::ordered_json;
-  const Json answer = Json::parse(json, nullptr, false);
+  const Json answer = try_parse_json<Json>(json);
   if (answer.is_discarded()) return std::string(json);
   const auto versioned = [](const Json& object) {
     if (!object.is_object()) return object;

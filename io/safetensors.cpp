@@ -76,7 +76,7 @@ Result<Json> parse_header(const std::string& path, std::string_view text) {
     return true;
   };
   try {
-    Json header = Json::parse(text, watch);
+    Json header = parse_json<Json>(text, watch);
     if (!header.is_object())
       return file_error("{}: its header is a JSON {}, expected an object", path, header.type_name());
     if (!repeated.empty()) return file_error("{}: tensor {} is listed twice", path, repeated);

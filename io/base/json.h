@@ -1,12 +1,20 @@
 // JSON by nlohmann/json. Files include this header in place of its own: they use the instances of its templates that
-// json.cpp has, because instances of their own take a second of each file's compilation.
+// json.cpp has, because instances of their own take a second or two of each file's compilation.
 #pragma once
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
-#include <string>
+#include <string_view>
 
 namespace tri {
+
+// Parse `text` as Json, which is nlohmann::json or nlohmann::ordered_json. Use them in place of Json::parse, which each
+// file would compile. parse_json throws nlohmann::json::exception if `text` is not JSON; the result of try_parse_json
+// is discarded then. `keep` is called for each part. Safe for concurrent use.
+template <class Json>
+Json parse_json(std::string_view text, const typename Json::parser_callback_t& keep = nullptr);
+template <class Json>
+Json try_parse_json(std::string_view text, const typename Json::parser_callback_t& keep = nullptr);
 
 // Assigns a copy of `text`.
 void assign_json(nlohmann::json& value, const char* text);
@@ -23,14 +31,5 @@ struct nlohmann::adl_serializer<char[N]> {
   }
 };
 
-extern template class nlohmann::basic_json<>;
-extern template class nlohmann::basic_json<nlohmann::ordered_map>;
 extern template class nlohmann::detail::serializer<nlohmann::json>;
 extern template class nlohmann::detail::serializer<nlohmann::ordered_json>;
-extern template class nlohmann::detail::parser<nlohmann::json,
-                                               nlohmann::detail::iterator_input_adapter<std::string::const_iterator>>;
-extern template class nlohmann::detail::parser<nlohmann::json, nlohmann::detail::iterator_input_adapter<const char*>>;
-extern template class nlohmann::detail::parser<nlohmann::ordered_json,
-                                               nlohmann::detail::iterator_input_adapter<std::string::const_iterator>>;
-extern template class nlohmann::detail::parser<nlohmann::ordered_json,
-                                               nlohmann::detail::iterator_input_adapter<const char*>>;

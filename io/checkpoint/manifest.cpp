@@ -116,7 +116,7 @@ void check_format(const Json& json) {
 Manifest manifest_of(std::string_view text) {
   Manifest manifest;
   std::string key;  // the last one of the outermost object
-  const Json json = Json::parse(text, [&](int depth, Json::parse_event_t event, Json& part) {
+  const Json json = parse_json<Json>(text, [&](int depth, Json::parse_event_t event, Json& part) {
     if (depth == 1 && event == Json::parse_event_t::key) key = part.get<std::string>();
     if (depth == 1 && event == Json::parse_event_t::value && key == "format") check_format(part);
     if (depth != 2 || event != Json::parse_event_t::object_end || key != "tensors") return true;

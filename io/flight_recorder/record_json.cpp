@@ -249,7 +249,7 @@ std::string to_json(const RankRecord& record) {
 
 Result<RankRecord> record_from_json(std::string_view text, std::string_view source) {
   try {
-    const Json json = Json::parse(text);
+    const Json json = parse_json<Json>(text);
     if (!json.is_object()) return file_error("{}: is not a JSON object", source);
     if (auto known = check_schema(source, json.value("schema", int64_t{1}), kRecordSchema); !known)
       return known.error();

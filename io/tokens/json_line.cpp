@@ -94,10 +94,10 @@ std::string reason_of(std::string why) {
 }  // namespace
 
 Result<Json> parse_json_line(std::string_view line) {
-  Json value = Json::parse(line, nullptr, false);
+  Json value = try_parse_json<Json>(line);
   if (!value.is_discarded()) return value;
   try {
-    return Json::parse(without_python_extensions(line));
+    return parse_json<Json>(without_python_extensions(line));
   } catch (const Json::parse_error& problem) {
     return file_error("not valid JSON at byte {}: {}", problem.byte, reason_of(problem.what()));
   } catch (const Json::exception& problem) {

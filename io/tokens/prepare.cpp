@@ -483,7 +483,7 @@ class Run {
     const std::string path = state_path(options_);
     bool went_back = false;
     try {
-      const OrderedJson state = OrderedJson::parse(text);
+      const OrderedJson state = parse_json<OrderedJson>(text);
       if (state.at("options") != options_of())
         return usage_error(
             "{}: belongs to an interrupted run with other options (--tokenizer, --field, --chat or --split); give the "

@@ -13,7 +13,7 @@ Result<TokenOrigin> prepared_with(const std::string& prefix) {
   auto file = MappedFile::open(path);
   if (!file && file.error().os_error == ENOENT) return TokenOrigin{};
   if (!file) return file.error();
-  const auto sidecar = nlohmann::json::parse(file.value().text(), nullptr, false);
+  const auto sidecar = try_parse_json<nlohmann::json>(file.value().text());
   if (sidecar.is_object() && sidecar.contains("schema") && sidecar["schema"].is_number_integer())
     if (auto known = check_schema(path, sidecar["schema"], kOriginSchema); !known) return known.error();
   if (!sidecar.is_object() || !sidecar.contains("fingerprint") || !sidecar["fingerprint"].is_string())

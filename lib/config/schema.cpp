@@ -134,7 +134,7 @@ Json value_schema(const Field& field) {
 
 // A choice's default is plain text; any other default is valid JSON: the only default of a list of choices is [].
 Json default_of(const Field& field) {
-  return field.kind == FieldKind::kChoice ? Json(field.rule.default_text) : Json::parse(field.rule.default_text);
+  return field.kind == FieldKind::kChoice ? Json(field.rule.default_text) : parse_json<Json>(field.rule.default_text);
 }
 
 std::string field_line(const Field& field) {

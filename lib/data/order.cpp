@@ -121,7 +121,7 @@ std::string to_text(const OrderFields& fields) {
 Result<OrderFields> order_fields_from_text(std::string_view text) {
   const Error malformed = file_error("not a description of an order of samples: {}", text);
   try {
-    const auto object = nlohmann::json::parse(text);
+    const auto object = parse_json<nlohmann::json>(text);
     OrderFields fields{.seed = object.at("seed"),
                        .validation_fraction = object.at("validation_fraction"),
                        .seq_len = object.at("seq_len"),

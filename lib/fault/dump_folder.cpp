@@ -76,7 +76,7 @@ Result<void> publish_file(const std::string& path, std::string_view text) {
 
 HangTrigger read_trigger(const std::string& folder) {
   HangTrigger trigger;
-  const Json json = Json::parse(text_of_file(folder + "/trigger.json"), nullptr, false);
+  const Json json = try_parse_json<Json>(text_of_file(folder + "/trigger.json"));
   if (!json.is_object()) return trigger;
   trigger.world_rank = json.value("rank", -1);
   trigger.phase = enum_from_name<RunPhase>(json.value("phase", "")).value_or(RunPhase::kStep);
@@ -265,7 +265,7 @@ Result<bool> write_report(const std::string& folder, std::span<const RankRecord>
 }
 
 std::optional<std::string> read_headline(const std::string& folder) {
-  const Json json = Json::parse(text_of_file(folder + "/report.json"), nullptr, false);
+  const Json json = try_parse_json<Json>(text_of_file(folder + "/report.json"));
   if (!json.is_object()) return std::nullopt;
   return json.value("headline", "");
 }

@@ -79,7 +79,7 @@ std::string to_json(const RunEvent& event) {
 
 std::optional<RunEvent> run_event_from(const std::string& line) {
   try {
-    const Json object = Json::parse(line);
+    const Json object = parse_json<Json>(line);
     const auto kind = enum_from_name<RunEventKind>(object.at("kind").get<std::string>());
     if (!kind) return std::nullopt;
     RunEvent event{.time = object.at("time"),

@@ -39,7 +39,7 @@ Result<void> copy_all(const Names& names, const std::string& from, const std::st
 Json imported_config(const std::string& kept) {
   const auto file = MappedFile::open(kept + "/" + kImportedConfig);
   if (!file) return Json::object();
-  Json json = Json::parse(file.value().text(), nullptr, false);
+  Json json = try_parse_json<Json>(file.value().text());
   return json.is_object() ? json : Json::object();
 }
 

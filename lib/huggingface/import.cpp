@@ -97,7 +97,7 @@ class HfWeights {
     if (!text) return text.error();
     try {
       std::set<std::string> names;
-      const Json json = Json::parse(text.value().text());
+      const Json json = parse_json<Json>(text.value().text());
       if (!json.is_object() || !json.contains("weight_map"))
         return file_error("{}: weight_map is missing; it names the file of each tensor", index);
       for (const auto& [tensor, file] : json.at("weight_map").items()) {

@@ -57,7 +57,7 @@ void add_hf_settings(const std::string& folder, Json& settings) {
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const auto file = MappedFile::open((fs::path(folder) / name).string());
     if (!file) continue;
-    const Json hf = Json::parse(file.value().text(), nullptr, false);
+    const Json hf = try_parse_json<Json>(file.value().text());
     if (!hf.is_object()) continue;
     for (const char* key :
          {"chat_template", "bos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token",
@@ -117,7 +117,7 @@ Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& f
     return info;
   }
   if (auto done = write_file(folder + "/tokenizer.json", json.value()); !done) return done.error();
-  Json settings = settings_of(config, nlohmann::json::parse(json.value()), info);
+  Json settings = settings_of(config, parse_json<nlohmann::json>(json.value()), info);
   if (!kept.empty())
     add_hf_settings(kept, settings);
   else if (is_tokenizer_json(path))

@@ -277,7 +277,7 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
     json["max_window_layers"] = model.window > 0 ? 0 : model.layers;
   }
   if (table.experts == Experts::kQwen3) json["norm_topk_prob"] = model.router_renormalize;
-  for (const FixedField& field : table.fixed) json[std::string(field.hf)] = Json::parse(field.json);
+  for (const FixedField& field : table.fixed) json[std::string(field.hf)] = parse_json<Json>(field.json);
   if (const auto name = std::ranges::find(table.activations, model.activation, &ActivationName::native);
       name != table.activations.end())
     json["hidden_act"] = name->hf;
@@ -285,9 +285,9 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
   json[std::string(table.eps)] = model.norm_eps;
   json["initializer_range"] = model.init_std;
   json["tie_word_embeddings"] = model.tie_embeddings;
-  json["bos_token_id"] = ends.bos.empty() ? Json() : Json::parse(ends.bos);
-  json["eos_token_id"] = ends.eos.empty() ? Json() : Json::parse(ends.eos);
-  if (!ends.pad.empty()) json["pad_token_id"] = Json::parse(ends.pad);
+  json["bos_token_id"] = ends.bos.empty() ? Json() : parse_json<Json>(ends.bos);
+  json["eos_token_id"] = ends.eos.empty() ? Json() : parse_json<Json>(ends.eos);
+  if (!ends.pad.empty()) json["pad_token_id"] = parse_json<Json>(ends.pad);
   if (model.position == Position::kRope) {
     if (table.biases == Biases::kNone || table.biases == Biases::kSame)
       json["attention_bias"] = json["mlp_bias"] = model.bias;
@@ -301,7 +301,7 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
 
 Result<Described> parse_config_json(const std::string& path, std::string_view text) {
   try {
-    const Json json = Json::parse(text);
+    const Json json = parse_json<Json>(text);
     if (!json.is_object()) return file_error("{}: not a JSON object", path);
     return read_model(path, json);
   } catch (const Json::exception& problem) {

@@ -21,7 +21,7 @@ Result<std::vector<T>> read_lines(const std::string& json_lines, const std::stri
     if (utf8_prefix(text) < text.size())
       return usage_error("{}:{}: not UTF-8 text; save the file as UTF-8, such as with iconv -f latin1 -t utf-8", path,
                          number);
-    const Json object = Json::parse(text, nullptr, false);
+    const Json object = try_parse_json<Json>(text);
     if (!object.is_object())
       return usage_error("{}:{}: not a JSON object; write one object per line, such as {{\"text\": \"...\"}}", path,
                          number);

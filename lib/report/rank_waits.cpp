@@ -93,7 +93,7 @@ void add_dump(const std::string& run_dir, std::vector<RankWaits>& found, std::ve
     return;
   }
   const auto records = read_records(folder, ranks);
-  const auto verdict = nlohmann::json::parse(dump.value().json, nullptr, false);
+  const auto verdict = try_parse_json<nlohmann::json>(dump.value().json);
   if (records.empty() || !verdict.is_object()) {
     remarks.push_back(fmt::format("dump {} cannot be read, so its waits are not shown", name));
     return;

@@ -77,7 +77,7 @@ std::string simulation_page(const SimulationReport& report, const PageHead& head
                                           s.cluster.software.name)},
                   {"sources", software_note(s.cluster, s.memory_estimated)},
                   {"axes", axes},
-                  {"simulation", Json::parse(to_json(s))},
+                  {"simulation", parse_json<Json>(to_json(s))},
                   {"weak", json_of(report.weak)},
                   {"strong", json_of(report.strong)},
                   {"ablation", ablation},

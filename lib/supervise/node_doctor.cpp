@@ -119,7 +119,7 @@ std::vector<std::string> NodeDoctor::take_findings() { return std::exchange(find
 
 std::vector<std::string> doctor_findings(std::string_view json) {
   std::vector<std::string> lines;
-  const auto report = nlohmann::json::parse(json, nullptr, false);
+  const auto report = try_parse_json<nlohmann::json>(json);
   if (!report.is_object()) return lines;
   const auto findings = report.find("findings");
   if (findings == report.end() || !findings->is_array()) return lines;

@@ -35,7 +35,7 @@ std::optional<std::vector<RunEvent>> events_of(const std::string& run_dir) {
 std::vector<std::string> suspects_of(const std::string& run_dir, const std::string& attempt) {
   const auto dumps = list_dumps(run_dir);
   for (auto dump = dumps.rbegin(); dump != dumps.rend(); ++dump) {
-    const auto report = nlohmann::json::parse(text_of(*dump + "/report.json"), nullptr, false);
+    const auto report = try_parse_json<nlohmann::json>(text_of(*dump + "/report.json"));
     if (!report.is_object() || report.value("attempt", "") != attempt) continue;
     std::vector<std::string> hosts;
     for (const auto& host : report.value("hosts", nlohmann::json::array()))

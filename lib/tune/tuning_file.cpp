@@ -182,7 +182,7 @@ Result<Tuning> tuning_from(std::string_view text, const std::string& path) {
         path, what);
   };
   try {
-    const Json all = Json::parse(text);
+    const Json all = parse_json<Json>(text);
     if (!all.is_object() || !all.contains("version")) return damaged("the version is missing");
     if (all["version"] != kVersion)
       return damaged(fmt::format("the version is {}, expected {}", all["version"].dump(), kVersion));

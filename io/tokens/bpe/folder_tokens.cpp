@@ -40,7 +40,7 @@ OrderedJson read_ordered(const std::string& path, const char* name) {
   if (read_beside(path, name).empty()) return OrderedJson::object();  // refuses non-objects and deep nesting
   const auto file = MappedFile::open((std::filesystem::path(path).parent_path() / name).string());
   if (!file) throw file.error();
-  return OrderedJson::parse(file.value().text());
+  return parse_json<OrderedJson>(file.value().text());
 }
 
 // Reads config.json, which has another name in the folder of an imported run.

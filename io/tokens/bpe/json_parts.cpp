@@ -18,7 +18,7 @@ Json parse_shallow(std::string_view text, const char* name) {
       refuse(fmt::format("{}: lists and objects are nested more than {} deep", name, kMostNested));
     return true;
   };
-  return Json::parse(text, check, false);
+  return try_parse_json<Json>(text, check);
 }
 
 Json read_beside(const std::string& path, const char* name) {

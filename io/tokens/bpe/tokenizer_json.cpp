@@ -533,7 +533,7 @@ Result<std::string> portable_tokenizer_json(const std::string& path) {
   const auto read = read_file(path, file.value().text(), OtherClass::kWarn);
   if (!read) return read.error();
   if (read.value().as_it_says) return std::string(file.value().text());
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(file.value().text());
+  nlohmann::ordered_json json = parse_json<nlohmann::ordered_json>(file.value().text());
   const BpeDescription& d = read.value().description;
   json["post_processor"] = begin_template(d);
   if (read.value().fixes_ids)

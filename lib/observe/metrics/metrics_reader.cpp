@@ -148,7 +148,7 @@ MetricsLine read_metrics_line(std::string_view line) {
     if (step.step <= 0) return StrangeLine();
     return step;
   }
-  const Json object = Json::parse(line, nullptr, false);
+  const Json object = try_parse_json<Json>(line);
   if (!object.is_object()) return StrangeLine();
   const int64_t step = whole(object, "step");
   const double time = number(object, "time");

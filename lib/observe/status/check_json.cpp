@@ -45,7 +45,8 @@ Json data(const Config& config, const Tokenizer& tokenizer, const Dataset& datas
     if (ordered[i].trained) sources.back()["trained_tokens"] = *ordered[i].trained;
   }
   Json object = {{"tokenizer", config.data.tokenizer}, {"vocab", tokenizer.vocab_size()}, {"sources", sources}};
-  if (!config.data.stages.empty()) object["stages"] = Json::parse(order_json(config, dataset.order_fields()))["stages"];
+  if (!config.data.stages.empty())
+    object["stages"] = parse_json<Json>(order_json(config, dataset.order_fields()))["stages"];
   return object;
 }
 
