@@ -324,8 +324,8 @@ class Cases {
         };
         const AttentionForward forward = with_sizes(AttentionForward{});
         const AttentionBackward backward = with_sizes(AttentionBackward{.dqkv = dqkv, .delta = delta, .dout = dout});
-        add(name + " forward" + suffix, shape, 0, 4 * pairs * HS, attention_forward, forward);
-        add(name + " backward" + suffix, shape, 0, 10 * pairs * HS, attention_backward, backward);
+        add(fmt::format("{} forward{}", name, suffix), shape, 0, 4 * pairs * HS, attention_forward, forward);
+        add(fmt::format("{} backward{}", name, suffix), shape, 0, 10 * pairs * HS, attention_backward, backward);
         if (kernel != AttentionKernel::kBuiltin || !suffix.empty()) continue;
         AttentionForward forward_documents = forward;
         AttentionBackward backward_documents = backward;
