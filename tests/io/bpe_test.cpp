@@ -303,6 +303,9 @@ TEST_F(TokenizerJson, tokens_of_the_other_files_are_added) {
        "give token <|a|> the id 300, but transformers 5 gives it 267"},
       {R"({"added_tokens_decoder": {"267": {"content": "<|a|>", "single_word": true}}})", "single_word: true"},
       {R"({"tokenizer_class": "Qwen2Tokenizer"})", "replaces the file's normalizer with its own"},
+      {R"({"tokenizer_class": "RobertaTokenizerFast"})",
+       "the class RobertaTokenizer for this folder, which sets words"},
+      {R"({"tokenizer_class": "WhisperTokenizer"})", "set tokenizer_class to PreTrainedTokenizerFast"},
       {R"({"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {)" + end + ", " + begin + "}}",
        "drops the token <|endoftext|><|x|>"}};
   std::filesystem::remove(folder_ / "config.json");
@@ -315,12 +318,14 @@ TEST_F(TokenizerJson, tokens_of_the_other_files_are_added) {
 // Runs whose tokens exist already continue with a tokenizer that would be refused for new tokens.
 TEST_F(TokenizerJson, another_class_of_transformers_is_only_warned_of_on_request) {
   const std::string plain = value_or_throw(open(small_tokenizer(kMerges)))->fingerprint();
-  write_all(folder_ / "tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer"})");
-  EXPECT_FALSE(open_tokenizer(folder_ / "tokenizer.json"));
-  const auto opened = open_tokenizer(folder_ / "tokenizer.json", OtherClass::kWarn);
-  ASSERT_TRUE(opened) << opened.error().message;
-  EXPECT_EQ(opened.value()->fingerprint(), plain);
-  EXPECT_EQ(opened.value()->encode("ab"), Ids{kAb});
+  for (const char* name : {"Qwen2Tokenizer", "CLIPTokenizer"}) {
+    write_all(folder_ / "tokenizer_config.json", fmt::format(R"({{"tokenizer_class": "{}"}})", name));
+    EXPECT_FALSE(open_tokenizer(folder_ / "tokenizer.json"));
+    const auto opened = open_tokenizer(folder_ / "tokenizer.json", OtherClass::kWarn);
+    ASSERT_TRUE(opened) << opened.error().message;
+    EXPECT_EQ(opened.value()->fingerprint(), plain);
+    EXPECT_EQ(opened.value()->encode("ab"), Ids{kAb});
+  }
 }
 
 // The expected ids are those of AutoTokenizer, transformers 5.24 with tokenizers 0.23: ids in the file do not count.

@@ -149,17 +149,24 @@ std::string text_of(const OrderedJson& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-// Returns the class that AutoTokenizer uses, if it is one of own_classes().
-const OwnClass* own_class(const OrderedJson& settings, const OrderedJson& config) {
+// Classes for a byte-level tokenizer.json that set words, normalizer or template themselves, which is not supported.
+bool is_unsupported(std::string_view name) {
+  static constexpr std::string_view kNames[] = {"BartTokenizer",       "BlenderbotTokenizer", "CLIPTokenizer",
+                                                "DebertaTokenizer",    "LEDTokenizer",        "LayoutLMv3Tokenizer",
+                                                "LongformerTokenizer", "LukeTokenizer",       "MarkupLMTokenizer",
+                                                "NougatTokenizer",     "RobertaTokenizer",    "WhisperTokenizer"};
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
+// Returns the name of the class that AutoTokenizer uses; "": none of its own.
+std::string class_name(const OrderedJson& settings, const OrderedJson& config) {
   std::string named = without_fast(text_of(settings, "tokenizer_class"));
   if (named.empty()) named = without_fast(text_of(config, "tokenizer_class"));
   const std::string type = text_of(config, "model_type");
   std::string taken = named;
   if (const auto of_model = class_of_model(type))
     if (named.empty() || is_misnamed(type) || of_model->empty()) taken = *of_model;
-  for (const OwnClass& known : own_classes())
-    if (known.name == taken) return &known;
-  return nullptr;
+  return taken;
 }
 
 nlohmann::json words_of(Words words, bool prefix_space) {
@@ -242,7 +249,12 @@ class FolderReader {
 
  private:
   void read_class() {
-    if (class_use_ == OwnClassUse::kFollow) own_ = own_class(settings_, config_);
+    if (class_use_ == OwnClassUse::kIgnore) return;
+    const std::string name = class_name(settings_, config_);
+    d_.unsupported = is_unsupported(name);
+    if (d_.unsupported) d_.own_class = name;
+    for (const OwnClass& known : own_classes())
+      if (known.name == name) own_ = &known;
     if (own_ == nullptr) return;
     d_.own_class = own_->name;
     d_.keeps_template = own_->keeps_template;

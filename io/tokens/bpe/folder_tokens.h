@@ -22,6 +22,7 @@ struct FolderTokens {
   std::string own_class;
   nlohmann::json own_normalizer, own_pre_tokenizer;  // set by that class
   bool keeps_template = true;                        // false: that class drops the post-processor
+  bool unsupported = false;                          // what that class sets is not known here
 };
 
 enum class OwnClassUse { kFollow, kIgnore };  // kIgnore: uses tokenizer.json unchanged

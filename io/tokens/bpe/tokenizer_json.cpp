@@ -137,6 +137,7 @@ class Reader {
   // Returns the unsupported change that the folder's class makes to this file; empty: none.
   std::string class_change(const FolderTokens& folder) const {
     if (folder.own_class.empty()) return {};
+    if (folder.unsupported) return "sets words and a template of its own, which are not supported";
     const auto differs = [&](const char* key, const Json& own) {
       const Json* given = set_member(file_, key);
       return comparable(given == nullptr ? Json() : *given) != comparable(own);
