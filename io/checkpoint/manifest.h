@@ -2,7 +2,6 @@
 // carries its own checksum; a folder without a valid one is not a checkpoint. Errors have code kFile.
 #pragma once
 
-#include <cerrno>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -101,8 +100,8 @@ Result<std::string> manifest_text(const Manifest& manifest);
 // Writes FOLDER/manifest.json, atomically and durably.
 Result<void> write_manifest(const std::string& folder, const Manifest& manifest);
 
-// Error::os_error of read_manifest() if another version of this program wrote the checkpoint.
-inline constexpr int kOtherFormat = ENOTSUP;
+// Error::os_error of read_manifest() if another version of this program wrote the checkpoint: no errno has this value.
+inline constexpr int kOtherFormat = -1;
 
 // Reads and checks the manifest of a folder. Does not read the contents of the other files. Retries transient trouble
 // of storage.

@@ -213,7 +213,7 @@ class Run {
         move_to(bad);
         return refusal(bad);
       }
-      // A run returns to this point if a later command allows fewer, or if the lines are corrected.
+      // A run returns to this point if the lines are corrected.
       if (now_.skipped == 0) {
         move_to(bad);
         mark();
@@ -481,7 +481,7 @@ class Run {
 
   Result<void> resume(std::string_view text) {
     const std::string path = state_path(options_);
-    bool went_back = false;
+    bool changed = false;
     try {
       const OrderedJson state = parse_json<OrderedJson>(text);
       if (state.at("options") != options_of())
@@ -495,32 +495,26 @@ class Run {
         marks_.push_back(mark_of(state));
       const size_t saved = marks_.size();
       marks_.resize(unchanged_marks(state.at("inputs")));
-      const size_t unchanged = marks_.size();
-      const int64_t skipped = marks_.empty() ? 0 : marks_.back().skipped;
-      while (!marks_.empty() && !allows(marks_.back())) marks_.pop_back();
-      went_back = marks_.size() < saved;
+      changed = marks_.size() < saved;
       if (const std::string& moved = counted_otherwise_; marks_.empty() && !moved.empty())
         return usage_error(
             "{}: was written by an earlier version of trireme, which counted the byte order mark at the start of {}; "
             "this version does not; start over with --force",
             path, moved);
-      if (marks_.empty() && unchanged > 0)
-        return usage_error(
-            "{}: belongs to an interrupted run that skipped {}, more than --skip-bad {} allows; allow as many to "
-            "continue it, or start over with --force",
-            path, counted(skipped, "bad document"), options_.skip_bad.most);
       if (marks_.empty())
         return usage_error(
             "{}: belongs to an interrupted run, but its inputs have changed from the first one on; give the same "
             "inputs to continue it, or start over with --force",
             path);
+      if (!allows(marks_.back()))
+        return usage_error(
+            "{}: belongs to an interrupted run that skipped {}, more than --skip-bad {} allows; allow as many to "
+            "continue it, or start over with --force",
+            path, counted(marks_.back().skipped, "bad document"), options_.skip_bad.most);
       const TextPosition& at = marks_.back().at;
-      if (unchanged < saved)
+      if (changed)
         log_warn("inputs have changed since the run was interrupted: it continues at {}:{}", inputs_[at.input].path,
                  at.line);
-      else if (went_back)
-        log_warn("the interrupted run skipped {}, more than --skip-bad {} allows: it continues at {}:{}",
-                 counted(skipped, "bad document"), options_.skip_bad.most, inputs_[at.input].path, at.line);
     } catch (const OrderedJson::exception& problem) {
       return file_error("{}: damaged ({}); remove it, and start over", path, problem.what());
     }
@@ -544,7 +538,7 @@ class Run {
     if (auto added = check_->add(now_.faults); !added) return added;
     // The dropped points would fit again if the inputs were changed back, but the token files no longer hold their
     // tokens.
-    return went_back ? write_state() : Result<void>();
+    return changed ? write_state() : Result<void>();
   }
 
   // Undoes what resume() did before it failed.

@@ -132,7 +132,9 @@ Result<void> Checkpointer::finish_begun(const MemoryGeneration& generation, int6
 // `stored` counts on rank 0 only.
 void Checkpointer::report_load(const std::string& what, int64_t bytes_read, int64_t stored, double seconds) {
   const std::vector<int64_t> of_ranks = job_.gather(bytes_read);
+  const std::vector<double> times = job_.gather(seconds);
   if (job_.world_rank() != 0) return;
+  seconds = *std::ranges::max_element(times);
   const int64_t read = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
   log_info("resumed from {}{} of {} bytes read by {} in {} ({}/s)", what, read, stored,
            counted(job_.world_size(), "rank"), format_duration(seconds),

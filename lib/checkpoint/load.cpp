@@ -348,6 +348,7 @@ struct LoadThread::State {
         job(of_job),
         loaded(std::async(std::launch::async, [this, prepare = std::move(prepare)] {
           const auto begun = std::chrono::steady_clock::now();
+          const ReadingScope reads;  // what hangs is found
           if (prepare) prepare();
           Result<void> done = loading.run();
           seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();

@@ -1,6 +1,6 @@
 // Finds the newest generation of checkpoints in memory from which a run can resume, and brings every rank's segment to
-// its node. A generation counts only if every rank's segment of it exists somewhere, as its own or as a copy, with
-// verified checksums; all of them of the same attempt, step and layout.
+// its node. A generation counts only if every rank's segment of it exists somewhere, as its own or as a copy; all of
+// them of the same attempt, step and layout. The search or the load verifies checksums.
 #pragma once
 
 #include <cstdint>

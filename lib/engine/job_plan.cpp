@@ -316,7 +316,9 @@ class Planner {
     if (!need.recompute && !split_need.recompute) {
       const std::string why =
           fmt::format("neither fits: {} {}, {} {}", enum_name(whole), needs(need), enum_name(split), needs(split_need));
-      plan_.warnings.push_back("parallel.schedule: auto: " + why + "; use more ranks, or more recompute");
+      const bool may_recompute = p.recompute != Recompute::kAuto && p.recompute != Recompute::kFull;
+      plan_.warnings.push_back("parallel.schedule: auto: " + why + "; use more ranks" +
+                               (may_recompute ? ", or more recompute" : ""));
       return choose(need.bytes <= split_need.bytes ? whole : split, times + "; " + why);
     }
     if (!need.recompute) return choose(split, times + ", and the former " + needs(need));

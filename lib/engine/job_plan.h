@@ -30,7 +30,7 @@ struct JobPlan {
   std::optional<Schedule> schedule;                                      // if the config has auto
   Recompute recompute = Recompute::kNone;  // auto only if the free memory is unknown (facts_on_paper)
   std::vector<std::string> lines;          // one decision per line, with its reason, for the log
-  std::vector<std::string> warnings;       // settings that are needlessly slow or have no effect
+  std::vector<std::string> warnings;       // settings that are needlessly slow, have no effect, or do not fit
 };
 
 // Resolves run.device for the whole job. With `cuda`, or with `auto` if any rank sees a GPU, each rank gets the first

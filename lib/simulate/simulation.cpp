@@ -152,11 +152,15 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   simulation.step = predict_step(w, cluster, RingTimes(cluster), options.stragglers);
   simulation.goodput = goodput(cluster, w.ranks(), checkpoint_bytes(w) / (cluster.network.storage_gb_per_s * 1e9));
   simulation.notes = notes_of(simulation, options);
-  if (asked.parallel.schedule == Schedule::kAuto &&
-      static_cast<double>(simulation.memory_bytes) > simulation.room_bytes)
-    simulation.notes.push_back(fmt::format(
-        "parallel.schedule: auto: no schedule fits; {} needs the least memory; use more ranks, or more recompute",
-        enum_name(w.schedule)));
+  const bool chose_by_memory =
+      asked.parallel.schedule == Schedule::kAuto && w.pp > 1 && !is_other && config.run.device == DeviceChoice::kCuda;
+  if (chose_by_memory && static_cast<double>(simulation.memory_bytes) > simulation.room_bytes) {
+    const bool may_recompute =
+        asked.parallel.recompute != Recompute::kAuto && asked.parallel.recompute != Recompute::kFull;
+    simulation.notes.push_back(
+        fmt::format("parallel.schedule: auto: no schedule fits; {} needs the least memory; use more ranks{}",
+                    enum_name(w.schedule), may_recompute ? ", or more recompute" : ""));
+  }
   return simulation;
 }
 

@@ -193,7 +193,8 @@ std::optional<MemoryGeneration> search_memory(const PlannedJob& planned, const C
 struct MemoryLoad {
   std::optional<MemoryGeneration> generation;  // none: nothing is read
   std::unique_ptr<StateLoad> load;
-  std::string why;  // none was chosen; "": no node holds a segment of the run
+  std::string why;      // none was chosen; "": no node holds a segment of the run
+  bool failed = false;  // one was chosen, but cannot be read
 };
 
 // Fails, the same on all ranks, if checkpoints in memory do not fit. Collective.
@@ -203,8 +204,10 @@ Result<MemoryLoad> begin_memory_load(const PlannedJob& planned, const Checkpoint
   Arena measuring(device);
   const RankTensors tensors = allocate_rank(config, planned.mesh, measuring);
   std::vector<StateShard> shards = state_shards(config, planned.mesh, tensors.store);
-  if (auto fits = agree(job, check_memory_budget(job, absolute_folder(config.run.dir), memory_segment_bytes(shards),
-                                                 state_buffer(shards).bytes));
+  int64_t others = state_buffer(shards).bytes;
+  if (device.kind() == DeviceKind::kCpu) others += measuring.used();
+  if (auto fits =
+          agree(job, check_memory_budget(job, absolute_folder(config.run.dir), memory_segment_bytes(shards), others));
       !fits)
     return fits.error();
   MemoryLoad begun;
@@ -222,6 +225,7 @@ Result<MemoryLoad> begin_memory_load(const PlannedJob& planned, const Checkpoint
     begun.load = std::move(load).value();
   } else {
     begun.why = load.error().message;
+    begun.failed = true;
     begun.generation.reset();
   }
   return begun;
@@ -240,9 +244,10 @@ Result<BegunState> begin_state(const PlannedJob& planned, CheckpointSearch& sear
       if (auto loaded = checkpoints.finish_begun(*memory.generation, saved); loaded)
         begun.memory = std::move(memory.generation);
       else
-        why = loaded.error().message;
+        why = loaded.error().message, memory.failed = true;
     }
-    if (!begun.memory && !why.empty()) {  // a copy of what is damaged, or an older generation, may be good
+    if (memory.failed) {  // a copy of what is damaged, or an older generation, may be good
+      if (job.world_rank() == 0) log_warn("checkpoint in memory skipped: {}", why);
       begun.memory = search_memory(planned, search, may, job, Verify::kFirst, why);
       if (begun.memory) {
         if (auto loaded = checkpoints.load(*begun.memory, saved); !loaded) {

@@ -117,7 +117,9 @@ rm -rf whole_masked start_masked
 masked=('data.sources=[chat]' data.validation_fraction=0.1 run.eval_every=6 run.eval_batches=2 "$ramp")
 train 0 whole_masked 8 "${mesh[@]}" "${masked[@]}" "${kept[@]}"
 stopped_after whole_masked 3 start_masked
-validation() { sed -n 's/.*"step":\([0-9]*\).*"validation_loss":\([^,}]*\).*/\1 \2/p' "$1/metrics.jsonl" | tail -2; }
+# Prints the lines of a run's metrics since its last restart.
+since_restart() { tac "$1/metrics.jsonl" | sed '/^{"restart"/q' | tac; }
+validation() { since_restart "$1" | sed -n 's/.*"step":\([0-9]*\).*"validation_loss":\([^,}]*\).*/\1 \2/p' | tail -2; }
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "8 tp=1 pp=2 dp=4 zero=2" "2 tp=2 pp=1 dp=1 zero=1"; do
   read -r ranks tp pp dp zero <<<"$layout"
   rm -rf other && cp -r start_masked other
@@ -136,7 +138,7 @@ has "data.sources[0]: chat with"
 mv chat.mask.off chat.mask
 
 # Losses of the two files of data.validation in the last two evaluations: "6 lines 2.5".
-named() { sed -n 's/.*"step":\([0-9]*\),"validation":{\([^}]*\)}.*/\1,\2/p' "$1/metrics.jsonl" |
+named() { since_restart "$1" | sed -n 's/.*"step":\([0-9]*\),"validation":{\([^}]*\)}.*/\1,\2/p' |
   awk -F, '{for (i = 2; i <= NF; ++i) {split($i, of, ":"); print $1, of[1], of[2]}}' | tr -d '"' | tail -4; }
 echo "documents, packing, stages and a ramp: a resume has equal bits, and another layout continues it up to rounding"
 bottles | cut -c 1-23 >lines.txt

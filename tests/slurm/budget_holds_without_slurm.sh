@@ -227,6 +227,21 @@ echo 'kill -USR1 $PPID; exec sleep 1000' >site.sh
 start ""
 ends 2 1 "a settings file that hangs"
 says "signal USR1: draining" || fail "the signal had no effect"
+# Storage that hangs while the script reads the file.
+fresh
+mkdir slow
+cat >slow/grep <<'SH'
+#!/usr/bin/env bash
+[[ $2 == $'\r$' ]] || exec /bin/grep "$@"
+kill -USR1 $PPID
+exec sleep 1000
+SH
+chmod +x slow/grep
+echo 'export SITE=here' >site.sh
+start "" PATH="$work/slow:$PATH"
+ends 2 1 "a settings file that cannot be read at present"
+says "signal USR1: draining" || fail "the signal had no effect while the file is read"
+rm -r slow
 
 fresh
 echo 'echo $PPID >"$SIM/batch"' >site.sh
