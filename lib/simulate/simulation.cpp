@@ -251,7 +251,8 @@ std::string to_json(const Simulation& s) {
   const nlohmann::ordered_json json{
       {"name", s.name},
       {"ranks", w.ranks()},
-      {"cluster", {{"device", s.cluster.device.name}, {"software", s.cluster.software.name}}},
+      // Schema 1 has fixed_s, a constant time per step, which no cluster has any more.
+      {"cluster", {{"device", s.cluster.device.name}, {"software", s.cluster.software.name}, {"fixed_s", 0.0}}},
       {"layout", layout},
       {"step_s", s.step.seconds},
       {"uncertainty", s.cluster.uncertainty > 0 ? nlohmann::ordered_json(s.cluster.uncertainty) : nullptr},
