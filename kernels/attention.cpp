@@ -62,6 +62,11 @@ bool hopper_leads(Pass pass, const AttentionShape& s, const GpuProperties& gpu) 
   return s.batch * s.num_kv_heads * ceil_div(s.seq_len, 128) >= 2 * gpu.num_multiprocessors;
 }
 
+// Returns the largest head size that the FlashAttention kernels take on this GPU, or would with more shared memory.
+int most_head_size(const GpuProperties& gpu) {
+  return gpu.max_shared_bytes >= flash_shared_bytes(kFlashMaxHeadSize) ? kFlashMaxHeadSize : 128;
+}
+
 }  // namespace
 
 void check(const AttentionForward& a) { check_attention("attention_forward", a); }
@@ -78,8 +83,10 @@ void check(const AttentionBackward& a) {
 }
 
 bool flash_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
-  return s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= 128 &&
-         gpu.max_shared_bytes >= kFlashSharedBytes;
+  // Documents and parts of samples have tables of tiles. Those of heads above 128 are untested, hence not used.
+  const int64_t widest = s.documents || s.key_len > 0 ? 128 : kFlashMaxHeadSize;
+  return s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= widest &&
+         gpu.max_shared_bytes >= flash_shared_bytes(s.head_size);
 }
 
 bool flash_attention_is_hoppers(const GpuProperties& gpu) {
@@ -115,8 +122,8 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
     return usage_error(
         "model.seq_len: {} with {} and head size {} needs the scalar attention kernels, which on this GPU accept at "
         "most {} tokens in a backward pass and {} in a forward pass; use precision.compute: bf16 and a model.head_dim "
-        "that is a multiple of 8 up to 128",
-        keys, enum_name(s.dtype), s.head_size, most_backward, most_forward);
+        "that is a multiple of 8 up to {}",
+        keys, enum_name(s.dtype), s.head_size, most_backward, most_forward, most_head_size(gpu));
   if (s.head_size > kScalarMaxHeadSize)
     return usage_error(
         "model.head_dim: a head size of {} exceeds {}, the limit of attention on a GPU; set a smaller one, or raise "
@@ -134,11 +141,11 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
     whole.documents = false;
     whole.key_len = 0;
     const auto without = attention_path(kernel, pass, whole, gpu);
-    if (without && without.value() == AttentionPath::kCudnn) {
+    if (without && without.value() != AttentionPath::kScalar) {
       const bool both = s.documents && s.key_len > 0;
       return fmt::format(
           "attention with head size {} and {} runs on the scalar kernels on this GPU, many times slower than on tensor "
-          "cores, since cuDNN does not support this combination; set {}",
+          "cores, since no other kernel supports this combination; set {}",
           s.head_size,
           both          ? "data.document_mask, parallel.cp"
           : s.documents ? "data.document_mask"
@@ -147,11 +154,12 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
           : s.documents ? "data.document_mask: false"
                         : "parallel.cp: 1");
     }
+    const int most = most_head_size(gpu);
     return fmt::format(
         "attention with head size {} runs on the scalar kernels, many times slower than on tensor cores, since no "
-        "other kernel supports this size here; use a model.head_dim that is a multiple of 8 up to 128 and a GPU with "
+        "other kernel supports this size here; use a model.head_dim that is a multiple of 8 up to {} and a GPU with "
         "{} KiB of shared memory",
-        s.head_size, kFlashSharedBytes / 1024);
+        s.head_size, most, flash_shared_bytes(most) / 1024);
   }
   return {};
 }

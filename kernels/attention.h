@@ -150,13 +150,16 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
 // Returns a message that says why bf16 attention of this shape falls back to the scalar kernels, or "" if it does not.
 std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShape& shape, const GpuProperties& gpu);
 
-// Returns true for bf16 with a head size that is a multiple of 8 up to 128, and any group, window and sequence length.
+// Returns true for bf16 with a head size that is a multiple of 8 up to 256 (128 with documents or key_len), and any
+// group, window and sequence length, on GPUs with the shared memory for it.
 bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
-// Returns whether heads fill the kernels' tiles of 64, 96 or 128 columns. Those of mma.sync fill up other heads with
-// zeros.
-constexpr bool fills_tiles(int64_t head_size) { return head_size == 64 || head_size == 96 || head_size == 128; }
+// Returns whether heads fill the kernels' tiles of 64, 96, 128 or 256 columns. Those of mma.sync fill up other heads
+// with zeros.
+constexpr bool fills_tiles(int64_t head_size) {
+  return head_size == 64 || head_size == 96 || head_size == 128 || head_size == 256;
+}
 // Returns whether the FlashAttention kernels on this GPU are those for Hopper (wgmma, TMA), for heads that fill their
-// tiles; otherwise they use mma.sync.
+// tiles, in the backward pass for heads of up to 128; otherwise they use mma.sync.
 bool flash_attention_is_hoppers(const GpuProperties& gpu);
 // Returns true for bf16 without a softcap, first_key and kv, with a head size that is a multiple of 8 up to 128, and
 // any group and window.
@@ -165,10 +168,12 @@ bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu
 // Every kernel reads the keys of a query from multiples of this number of positions on, also keys before its band.
 inline constexpr int kKeyTile = 128;
 
+// The head size of the widest tiles of the FlashAttention kernels, and of Hopper's backward pass.
+inline constexpr int kFlashMaxHeadSize = 256, kHopperBackwardMaxHeadSize = 128;
 // The most shared memory of a block that the FlashAttention kernels need. If a GPU has less than Hopper's kernels need,
 // those of mma.sync run (cuda/flash_attention.h). kScalarStaticBytes: what the scalar kernels need in addition to the
 // scores.
-inline constexpr int64_t kFlashSharedBytes = 163 * 1024;
+constexpr int64_t flash_shared_bytes(int64_t head_size) { return (head_size > 128 ? 210 : 163) * 1024; }
 inline constexpr int64_t kHopperSharedBytes = 196 * 1024;
 inline constexpr int64_t kScalarStaticBytes = 1024;
 inline constexpr int64_t kScalarMaxHeadSize = 1024;

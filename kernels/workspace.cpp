@@ -35,12 +35,15 @@ int64_t cudnn_workspace_bytes(const WorkspaceDims& d) { return cudnn_execution_b
 
 // Counts the sums of the query gradients in fp32, one counter per tile of them, and the forward pass's ticket. Hopper's
 // kernels (hopper_attention_backward.cu) store the columns in boxes of 64 and two more statistics per row. Documents
-// and parts of samples also need tables of the tiles of 64 queries and 128 keys (attention_tiles.cuh).
+// and parts of samples also need tables of the tiles of 64 queries and 128 keys (attention_tiles.cuh). Heads above 128
+// have tiles of 256 columns and of 64 keys.
 int64_t flash_workspace_bytes(const WorkspaceDims& d) {
   const int64_t heads = d.batch * d.num_kv_heads * d.group, rows = round_up(d.seq_len, 128);
   const int64_t keys = round_up(std::max(d.key_len, d.seq_len), 128);
-  const int64_t tables = d.documents || d.key_len > 0 ? d.batch * (rows / 64 * 8 + keys / 128 * 36) : 0;
-  return heads * (rows * (round_up(d.head_size, 64) * 4 + 8) + rows / 64 * 4) + tables + 512;
+  const bool wide = d.head_size > 128;
+  const int64_t columns = wide ? kFlashMaxHeadSize : round_up(d.head_size, 64), key_tiles = keys / (wide ? 64 : 128);
+  const int64_t tables = d.documents || d.key_len > 0 ? d.batch * (rows / 64 * 8 + key_tiles * 36) : 0;
+  return heads * (rows * (columns * 4 + 8) + rows / 64 * 4) + tables + 512;
 }
 
 int64_t attention_workspace_bytes(const WorkspaceDims& d, const GpuProperties& gpu) {

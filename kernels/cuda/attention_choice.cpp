@@ -27,19 +27,21 @@ AttentionPath path_of(const Args& a, Pass pass, Context& context) {
 }
 
 template <class Args>
-bool takes_hoppers(const Args& args, CudaStream& stream) {
-  return flash_attention_is_hoppers(stream.context().properties()) && fills_tiles(attention_shape(args).head_size);
+bool takes_hoppers(const Args& args, Pass pass, CudaStream& stream) {
+  const int64_t head_size = attention_shape(args).head_size;
+  return flash_attention_is_hoppers(stream.context().properties()) && fills_tiles(head_size) &&
+         (pass == Pass::kForward || head_size <= kHopperBackwardMaxHeadSize);
 }
 
 }  // namespace
 
 void flash_attention_forward(const AttentionForward& args, CudaStream& stream) {
-  if (takes_hoppers(args, stream)) return hopper_attention_forward(args, stream);
+  if (takes_hoppers(args, Pass::kForward, stream)) return hopper_attention_forward(args, stream);
   mma_attention_forward(args, stream);
 }
 
 void flash_attention_backward(const AttentionBackward& args, CudaStream& stream) {
-  if (takes_hoppers(args, stream)) return hopper_attention_backward(args, stream);
+  if (takes_hoppers(args, Pass::kBackward, stream)) return hopper_attention_backward(args, stream);
   mma_attention_backward(args, stream);
 }
 

@@ -2,8 +2,9 @@
 // build on this file, and Hopper's (hopper_attention.cuh). Causal attention; formulas in kernels/attention.h.
 //   qkv, dqkv (R, NKV · (G + 2) · HS) bf16, in either order (qkv_row.h)
 //   out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
-// Limits: bf16, HS 64, 96 or 128, for mma.sync any multiple of 8 up to 128, 16-byte aligned tensors, scale > 0; B, NH
-// up to 65,535. Tiles have 64, 96 or 128 columns (kHead); those beyond HS are zeros.
+// Limits: bf16, HS 64, 96 or 128, in Hopper's forward pass also 256, for mma.sync any multiple of 8 up to 256, 16-byte
+// aligned tensors, scale > 0; B, NH up to 65,535. Tiles have 64, 96, 128 or 256 columns (kHead); those beyond HS are
+// zeros.
 // Bound: tensor cores (mma.sync); shared-memory bandwidth is a close second. Reference: kernels/cpu/attention.cpp.
 #pragma once
 
@@ -156,7 +157,7 @@ __device__ __forceinline__ void mask(float (&acc)[kRowTiles][kColumnTiles][4], i
 
 // The number of lanes that read a head's row of dout or out, sixteen bytes each; of 16 lanes 12 have elements of a head
 // of 96.
-constexpr int row_lanes(int head_size) { return head_size == 64 ? 8 : 16; }
+constexpr int row_lanes(int head_size) { return head_size == 64 ? 8 : head_size == 256 ? 32 : 16; }
 
 // Returns sum_c dout · out of the row at this element; 0, without reading, if not `valid`. `lane`: within the row.
 template <int kHead>
@@ -199,10 +200,13 @@ Shape shape_of(const Args& a) {
           .row = qkv_row_of(a)};
 }
 
-// Calls f(std::integral_constant<int, columns of a tile>): the head size, rounded up to 64, 96 or 128.
-template <class F>
+// Calls f(std::integral_constant<int, columns of a tile>): the head size, rounded up to 64, 96, 128 or 256, which is at
+// most kMost.
+template <int kMost = kFlashMaxHeadSize, class F>
 void with_head_size(int head_size, F&& f) {
-  TRI_REQUIRE(head_size % 8 == 0 && head_size <= 128, "no flash attention kernel for head size {}", head_size);
+  TRI_REQUIRE(head_size % 8 == 0 && head_size <= kMost, "no flash attention kernel for head size {}", head_size);
+  if constexpr (kMost > 128)
+    if (head_size > 128) return f(std::integral_constant<int, kMost>{});
   if (head_size <= 64) return f(std::integral_constant<int, 64>{});
   if (head_size <= 96) return f(std::integral_constant<int, 96>{});
   f(std::integral_constant<int, 128>{});

@@ -1,12 +1,12 @@
 // The backward pass of the project's attention: kernels/cuda/flash_attention.cuh. A block of eight warps owns 128 keys
-// of a key/value head, whose dk and dv stay in registers. It processes the band's query tiles from the last down and,
+// (tiles of 256 columns: 64) of a key/value head, whose dk and dv stay in registers. It processes the band's query tiles from the last down and,
 // for each, the group's heads. dq is summed over key tiles in an fp32 workspace, in their order: each head's query tile
 // has a counter that names the block that adds next. Concurrent blocks process the query tiles one handover apart, so
 // a block rarely waits. A ticket counter assigns key tiles in ascending order, so a block waits only for blocks that
 // run or have finished. Two small kernels compute delta before and round dq after. Where documents or chunks decide the
 // tiles, tables give their bounds and order (attention_tiles.cuh).
-// Limits: 163 KiB of shared memory and a workspace of 4 bytes per element of q; parallelism is B · NKV · T / 128
-// blocks.
+// Limits: 163 KiB of shared memory (tiles of 256 columns: 210 KiB) and a workspace of 4 bytes per element of q;
+// parallelism is B · NKV · T / 128 (64) blocks.
 #include "kernels/cuda/flash_attention.cuh"
 #include "kernels/cuda/workspace.h"
 
@@ -18,15 +18,16 @@ template <int kHead>
 struct BackwardTiles {
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kKeys = 128;
+  static constexpr int kKeys = kHead == 256 ? 64 : 128;
   static constexpr int kQueries = kHead == 64 ? 128 : 64;
   // Scores and their gradients: each warp has 32 queries and kScoreKeys keys.
   static constexpr int kScoreRowWarps = kQueries / 32;
   static constexpr int kScoreKeys = kKeys / (kWarps / kScoreRowWarps);
-  // dk, dv: each warp has 32 keys and every second group of 16 columns.
-  static constexpr int kColumnPairs = kHead / 32;
+  // dk, dv: each warp has 32 keys and kColumnPairs groups of 16 columns, kColumnWarps · 16 apart.
+  static constexpr int kKeyWarps = kKeys / 32, kColumnWarps = kWarps / kKeyWarps;
+  static constexpr int kColumnPairs = kHead / 16 / kColumnWarps;
   // dq: each warp has kSumRows queries and kSumPairs groups of 16 columns, kSumColumnWarps · 16 apart.
-  static constexpr int kSumRowWarps = kHead == 128 ? 2 : 4;
+  static constexpr int kSumRowWarps = kHead >= 128 ? 2 : 4;
   static constexpr int kSumColumnWarps = kWarps / kSumRowWarps;
   static constexpr int kSumRows = kQueries / kSumRowWarps;
   static constexpr int kSumPairs = kHead / 16 / kSumColumnWarps;
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   const uint32_t key_at = Tile::at(score_key + columns_first_row(lane), columns_first_chunk(lane));
   const uint32_t store_at = Scores::at(score_row + lane / 4, score_key / 8) + lane % 4 * 4;
   // dk, dv: the weights' columns, stored as rows of queries, and the queries' columns.
-  const int grad_key = warp % 4 * 32, grad_column = warp / 4;
+  const int grad_key = warp % Tiles::kKeyWarps * 32, grad_column = warp / Tiles::kKeyWarps;
   const uint32_t weight_at = Scores::at(columns_first_row(lane), grad_key / 8 + columns_first_chunk(lane));
   const uint32_t column_at = Tile::at(rows_first_row(lane), 2 * grad_column + rows_first_chunk(lane));
   // dq
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
           load_matrix_transposed(to, Scores::step(weights + weight_at, 2 * m) + k * 16 * Scores::kRow);
         },
         [&](uint32_t(&to)[4], int k, int n) {
-          load_matrix_transposed(to, Tile::step(dy + column_at, 4 * n) + k * 16 * Tile::kRow);
+          load_matrix_transposed(to, Tile::step(dy + column_at, 2 * Tiles::kColumnWarps * n) + k * 16 * Tile::kRow);
         });
     {
       float sum[kSumRowTiles][2 * Tiles::kSumPairs][4];
@@ -285,7 +286,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
           load_matrix_transposed(to, Scores::step(dscores + weight_at, 2 * m) + k * 16 * Scores::kRow);
         },
         [&](uint32_t(&to)[4], int k, int n) {
-          load_matrix_transposed(to, Tile::step(q + column_at, 4 * n) + k * 16 * Tile::kRow);
+          load_matrix_transposed(to, Tile::step(q + column_at, 2 * Tiles::kColumnWarps * n) + k * 16 * Tile::kRow);
         });
     tile = next_tile;
     g = next_g;
@@ -300,7 +301,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
     for (int n = 0; n < 2 * Tiles::kColumnPairs; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int chunk = (n / 2 * 2 + grad_column) * 2 + n % 2;
+        const int chunk = (n / 2 * Tiles::kColumnWarps + grad_column) * 2 + n % 2;
         const uint32_t to = Tile::at(grad_key + m * 16 + half * 8 + lane / 4, chunk) + lane % 4 * 4;
         store_shared(keys + to, pack_bf16(dk[m][n][2 * half] * d.scale, dk[m][n][2 * half + 1] * d.scale));
         store_shared(values + to, pack_bf16(dv[m][n][2 * half], dv[m][n][2 * half + 1]));
@@ -395,7 +396,7 @@ void mma_attention_backward(const AttentionBackward& a, CudaStream& stream) {
                     static_cast<unsigned>(batch));
     delta_kernel<kHead><<<rows, 256, 0, stream>>>(delta, dout, pointer<Bf16>(a.out) + first.out, d);
     TRI_CUDA_LAUNCH("flash_attention_delta");
-    static_assert(Tiles::kShared <= kFlashSharedBytes);
+    static_assert(Tiles::kShared <= flash_shared_bytes(kHead));
     with_flags(a.softcap > 0, has_band(a), [&](auto capped, auto tables) {
       const auto kernel = backward_kernel<kHead, decltype(capped)::value, decltype(tables)::value>;
       allow_shared(kernel, Tiles::kShared);

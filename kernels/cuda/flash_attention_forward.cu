@@ -1,5 +1,6 @@
 // The forward pass of the project's attention: kernels/cuda/flash_attention.cuh. A block of four warps owns 128 queries
-// of a head, 32 per warp, and processes the band's key tiles from the diagonal down. Scores stay in the accumulators,
+// of a head, 32 per warp (tiles of 256 columns: eight warps, 16 per warp, as many as the registers hold), and processes
+// the band's key tiles from the diagonal down. Scores stay in the accumulators,
 // where they are the A operand of the next GEMM. While a tile is processed, the keys and values of the next arrive by
 // cp.async.
 #include "kernels/cuda/flash_attention.cuh"
@@ -11,8 +12,10 @@ namespace {
 
 template <int kHead>
 struct ForwardTiles {
-  static constexpr int kThreads = 128;
   static constexpr int kQueries = 128;
+  static constexpr int kRowTiles = kHead == 256 ? 1 : 2;  // of 16 queries, per warp
+  static constexpr int kThreads = kQueries / (16 * kRowTiles) * 32;
+  static constexpr int kBlocks = kHead == 256 ? 1 : 2;  // per multiprocessor
   static constexpr int kKeys = kHead == 64 ? 128 : 64;  // as many as the registers hold
   static constexpr uint32_t kQueryBytes = kQueries * kHead * 2, kKeyBytes = kKeys * kHead * 2;
   static constexpr uint32_t kSums = kQueryBytes + 4 * kKeyBytes;  // keys and values, two tiles each
@@ -20,16 +23,17 @@ struct ForwardTiles {
 };
 
 template <int kHead, bool kCapped, bool kTables>
-__global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
+__global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, ForwardTiles<kHead>::kBlocks)
     forward_kernel(Bf16* out, float* lse, const Bf16* qkv, Shape d, const Bf16* kv_rows, ForwardBounds bounds) {
   using Tiles = ForwardTiles<kHead>;
   using Tile = SharedTile<kHead>;
-  constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kThreads = Tiles::kThreads;
+  constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kThreads = Tiles::kThreads,
+                kRowTiles = Tiles::kRowTiles;
   constexpr int kScoreTiles = kKeys / 8, kHeadTiles = kHead / 8;
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t queries = shared_address(shared), keys = queries + Tiles::kQueryBytes,
                  values = keys + 2 * Tiles::kKeyBytes;
-  const int lane = threadIdx.x % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 32;
+  const int lane = threadIdx.x % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 16 * kRowTiles;
   const int head = blockIdx.x, b = blockIdx.z, kv = head / d.group;
   QueryTile own{};
   if constexpr (kTables) own = bounds.query_tiles[int64_t{b} * gridDim.y + blockIdx.y];
@@ -56,12 +60,12 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
   const uint32_t k_at = keys + Tile::at(columns_first_row(lane), columns_first_chunk(lane));
   const uint32_t v_at = values + Tile::at(rows_first_row(lane), rows_first_chunk(lane));
   const float scale = score_scale<kCapped>(d) * kLog2E;  // for exponentials to base 2
-  float acc[2][kHeadTiles][4], most[2][2];
+  float acc[kRowTiles][kHeadTiles][4], most[kRowTiles][2];
   float4* const sums = reinterpret_cast<float4*>(shared + Tiles::kSums) + threadIdx.x;  // no registers are left
   *sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   clear(acc);
 #pragma unroll
-  for (int m = 0; m < 2; ++m)
+  for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) most[m][half] = -INFINITY;
 
@@ -72,9 +76,9 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
     if (tile > first_tile) copy_keys(tile - 1);
     const uint32_t stage = (tile & 1) * Tiles::kKeyBytes;
 
-    float s[2][kScoreTiles][4];
+    float s[kRowTiles][kScoreTiles][4];
     clear(s);
-    multiply<kHead / 16, 2, kKeys / 16>(
+    multiply<kHead / 16, kRowTiles, kKeys / 16>(
         s, [&](uint32_t(&to)[4], int k, int m) { load_matrix(to, Tile::step(q_at, 2 * k) + m * 16 * Tile::kRow); },
         [&](uint32_t(&to)[4], int k, int p) {
           load_matrix(to, Tile::step(k_at + stage, 2 * k) + p * 16 * Tile::kRow);
@@ -82,7 +86,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
 
     if constexpr (kCapped)
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
+      for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
         for (int n = 0; n < kScoreTiles; ++n) cap_scores(s[m][n], d);
     const int first_key = tile * kKeys;
@@ -97,7 +101,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
     const float4 earlier = *sums;
     float sum[2][2] = {{earlier.x, earlier.y}, {earlier.z, earlier.w}};  // over this lane's keys
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float before = most[m][half];
@@ -124,7 +128,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
       }
     *sums = make_float4(sum[0][0], sum[0][1], sum[1][0], sum[1][1]);
 
-    multiply<kKeys / 16, 2, kHead / 16>(
+    multiply<kKeys / 16, kRowTiles, kHead / 16>(
         acc,
         [&](uint32_t(&to)[4], int k, int m) {
           to[0] = pack_bf16(s[m][2 * k][0], s[m][2 * k][1]);
@@ -143,7 +147,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
   const float sum[2][2] = {{all.x, all.y}, {all.z, all.w}};
   __syncwarp();  // all lanes have finished with the queries
 #pragma unroll
-  for (int m = 0; m < 2; ++m)
+  for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float total = sum[m][half];
@@ -180,7 +184,7 @@ void mma_attention_forward(const AttentionForward& a, CudaStream& stream) {
   with_head_size(d.row.head_size, [&](auto head_size) {
     constexpr int kHead = head_size();
     using Tiles = ForwardTiles<kHead>;
-    static_assert(Tiles::kShared <= kFlashSharedBytes);
+    static_assert(Tiles::kShared <= flash_shared_bytes(kHead));
     const dim3 grid(static_cast<unsigned>(d.kv_heads * d.group),
                     static_cast<unsigned>(ceil_div(d.seq_len, Tiles::kQueries)),
                     static_cast<unsigned>(a.qkv[0] / d.seq_len));

@@ -411,7 +411,7 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   const Shape d = shape_of(a);
   const FirstHead first = first_head_of(a);
   const int64_t batch = a.qkv[0] / d.seq_len, heads = int64_t{d.kv_heads} * d.group, pairs = batch * d.kv_heads;
-  with_head_size(d.row.head_size, [&](auto head_size) {
+  with_head_size<kHopperBackwardMaxHeadSize>(d.row.head_size, [&](auto head_size) {
     constexpr int kHead = head_size();
     using Tiles = BackwardTiles<kHead>;
     const int64_t tiles = ceil_div(d.seq_len, Tiles::kQueries), key_tiles = ceil_div(key_len_of(a), Tiles::kKeys);

@@ -18,15 +18,20 @@ template <int kHeadSize>
 struct ForwardTiles {
   static constexpr int kHead = kHeadSize, kBoxes = head_boxes(kHead);
   static constexpr int kConsumers = 2, kThreads = 128 * (kConsumers + 1);  // `kConsumers` warpgroups multiply
-  static constexpr int kQueries = 64 * kConsumers, kKeys = 128, kStages = 2;
+  static constexpr int kQueries = 64 * kConsumers, kKeys = kHead == 256 ? 64 : 128, kStages = 2;
   // The running maximum of a row's scores may lag: it is raised only when it is more than 8 too small, as a power of
   // two, which avoids most products with `keep`. With heads of 64 there are too few of these to be worth it.
   static constexpr bool kLateMaximum = kHead > 64;
-  static constexpr uint32_t kQueryBox = kQueries * kBoxRow, kKeyBox = kKeys * kBoxRow, kOutBox = 16 * kBoxRow;
+  static constexpr uint32_t kQueryBox = kQueries * kBoxRow, kKeyBox = kKeys * kBoxRow, kWarpRows = 16 * kBoxRow;
   static constexpr uint32_t kQueryBytes = kBoxes * kQueryBox, kKeyBytes = kBoxes * kKeyBox;
+  // Where shared memory is too small for both, outputs replace the queries, so that the next ones arrive later.
+  static constexpr bool kOutInQueries = kHead == 256;
   // Layout: queries; the warps' outputs; kStages tiles each of keys and values; barriers.
-  static constexpr uint32_t kOutAt = kQueryBytes, kKeysAt = kOutAt + kQueryBytes,
+  static constexpr uint32_t kOutAt = kOutInQueries ? 0 : kQueryBytes, kKeysAt = kOutAt + kQueryBytes,
                             kValuesAt = kKeysAt + kStages * kKeyBytes, kBarriersAt = kValuesAt + kStages * kKeyBytes;
+  // Bytes from a warp's box of 16 rows of output to its next one, and from its first one to that of the next warp.
+  static constexpr uint32_t kOutBox = kOutInQueries ? kQueryBox : kWarpRows,
+                            kOutWarp = kOutInQueries ? kWarpRows : kBoxes * kWarpRows;
   static constexpr int kBarriers = 2 + 4 * kStages;
   static constexpr int kShared = kBarriersAt + 8 * kBarriers + 16;  // includes the item
   static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
@@ -148,7 +153,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     const float scale = score_scale<kCapped>(d) * kLog2E;  // for exponentials to base 2
     const uint64_t queries = operand(base + consumer * 64 * kBoxRow), keys = operand(base + Tiles::kKeysAt),
                    values = operand(base + Tiles::kValuesAt, Tiles::kKeyBox);
-    const uint32_t out_at = base + Tiles::kOutAt + (consumer * 4 + warp) * kBoxes * Tiles::kOutBox;
+    const uint32_t out_at = base + Tiles::kOutAt + (consumer * 4 + warp) * Tiles::kOutWarp;
     RingPlace<kStages> key, value;
 
     float s[kKeys / 2], acc[kHead / 2];
@@ -266,7 +271,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       hold(s);
       arrive(key_free + 8 * key.stage);
       key.next();
-      if (item.first_tile == item.last_tile) arrive(query_free);
+      if (!Tiles::kOutInQueries && item.first_tile == item.last_tile) arrive(query_free);
       softmax(item.last_tile);
       pack_weights();
 #pragma unroll
@@ -282,7 +287,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         hold(s);
         arrive(key_free + 8 * key.stage);
         key.next();
-        if (tile == item.first_tile) arrive(query_free);
+        if (!Tiles::kOutInQueries && tile == item.first_tile) arrive(query_free);
         softmax(tile);
         hold(s);
         // Sums are never negative. A branch that depends on all weights prevents the assembler from moving the wait
@@ -313,8 +318,12 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         if (lane % 4 == 0 && t < d.seq_len)
           lse[d.stat_at(item.b, t, head)] = fmaf(most[half], score_scale<kCapped>(d), logf(total));
       }
-      if (lane == 0) store_wait_read();  // waits for the previous item
-      __syncwarp();
+      if constexpr (Tiles::kOutInQueries) {
+        named_barrier_sync(1 + consumer, 128);  // the warpgroup has multiplied its queries
+      } else {
+        if (lane == 0) store_wait_read();  // waits for the previous item
+        __syncwarp();
+      }
       wgmma_wait<0>();
       hold(acc);
       arrive(value_free + 8 * value.stage);
@@ -334,6 +343,10 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
         for (int box = 0; box < kBoxes; ++box)
           store_box(&out_map, out_at + box * Tiles::kOutBox, box * kBoxColumns, head, warp_row, item.b);
         store_commit();
+        if constexpr (Tiles::kOutInQueries) {
+          store_wait_read();
+          barrier_arrive(query_free);
+        }
       }
     }
     if (lane == 0) store_wait();

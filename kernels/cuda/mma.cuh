@@ -104,11 +104,11 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t from) {
 }
 
 // A tile of kColumns bf16 a row in shared memory. The eight rows of a matrix that load_matrix reads lie in different
-// banks: 16-byte chunks are permuted within the row by an XOR with the row number. Tiles start at multiples of 256
+// banks: 16-byte chunks are permuted within the row by an XOR with the row number. Tiles start at multiples of 512
 // bytes.
 template <int kColumns>
 struct SharedTile {
-  static_assert(kColumns == 64 || kColumns == 96 || kColumns == 128);
+  static_assert(kColumns == 64 || kColumns == 96 || kColumns == 128 || kColumns == 256);
   static constexpr int kChunks = kColumns / 8;
   static constexpr uint32_t kRow = kColumns * 2;  // bytes
 

@@ -196,7 +196,7 @@ TEST(CudaAttention, scalar_kernels_match_cpu) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)
     for (const int seq_len : {1, 3, 65, 200})
-      for (const auto& [kv, group, head_size] : {std::tuple{1, 1, 1}, {2, 2, 18}, {1, 4, 65}, {2, 1, 84}, {1, 1, 160}})
+      for (const auto& [kv, group, head_size] : {std::tuple{1, 1, 1}, {2, 2, 18}, {1, 4, 65}, {2, 1, 84}, {1, 1, 164}})
         for (const int window : {0, 1, 7, 64, seq_len}) {
           if (window > seq_len) continue;
           compare_attention({.dtype = dtype,
@@ -209,7 +209,7 @@ TEST(CudaAttention, scalar_kernels_match_cpu) {
 
 TEST(CudaAttention, flash_kernels_match_cpu) {
   TRI_NEEDS_GPU();
-  for (const int head_size : {64, 96, 128})
+  for (const int head_size : {64, 96, 128, 256})
     for (const auto& [kv, group] : {std::pair{1, 1}, {3, 1}, {2, 2}, {1, 4}})
       for (const int seq_len : {1, 63, 128, 200, 515})
         for (const int window : {0, 1, 50, 64, 130, 300}) {
@@ -219,10 +219,10 @@ TEST(CudaAttention, flash_kernels_match_cpu) {
         }
 }
 
-// Tiles of 64, 96 and 128 columns, partly zeros.
+// Tiles of 64, 96, 128 and 256 columns, partly zeros.
 TEST(CudaAttention, flash_kernels_match_cpu_with_heads_that_do_not_fill_their_tiles) {
   TRI_NEEDS_GPU();
-  for (const int head_size : {16, 40, 72, 80, 112, 120})
+  for (const int head_size : {16, 40, 72, 80, 112, 120, 136, 192, 248})
     for (const auto& [kv, group] : {std::pair{3, 1}, {2, 2}})
       for (const QkvOrder order : kOrders)
         for (const int seq_len : {63, 200, 515})
@@ -240,7 +240,7 @@ TEST(CudaAttention, softcap_matches_cpu) {
   TRI_NEEDS_GPU();
   for (const float softcap : {1.0f, 50.0f})
     for (const int window : {0, 50}) {
-      for (const int head_size : {64, 96, 128})
+      for (const int head_size : {64, 96, 128, 256})
         for (const auto& [kv, group] : {std::pair{3, 1}, {1, 4}})
           for (const int seq_len : {63, 128, 200, 515})
             compare_flash({.seq_len = seq_len, .heads = {kv, group, head_size}, .window = window, .softcap = softcap});
@@ -259,7 +259,7 @@ TEST(CudaAttention, documents_match_cpu) {
   TRI_NEEDS_GPU();
   for (const int document : {9, 100, 400, 2000})
     for (const auto& [window, softcap] : {std::pair{0, 0.0f}, {130, 1.0f}}) {
-      for (const int head_size : {64, 96, 128})
+      for (const int head_size : {64, 96, 128, 256})
         for (const auto& [seq_len, kv, group] : {std::tuple{515, 2, 2}, {700, 1, 2}})
           compare_flash({.seq_len = seq_len,
                          .heads = {kv, group, head_size},
@@ -283,7 +283,7 @@ TEST(CudaAttention, chunks_match_cpu) {
     for (int rank = 0; rank < ranks; ++rank)
       for (const int document : {0, 400})
         for (const auto& [window, softcap] : {std::pair{0, 0.0f}, {130, 1.0f}}) {
-          for (const int head_size : rank == 0 ? std::vector{64, 96, 128} : std::vector{128})
+          for (const int head_size : rank == 0 ? std::vector{64, 96, 128, 256} : std::vector{128, 256})
             compare_flash({.seq_len = 256,
                            .heads = {2, 2, head_size},
                            .window = window,
@@ -303,7 +303,7 @@ TEST(CudaAttention, chunks_match_cpu) {
         }
   // Some of the heads.
   for (const QkvOrder order : kOrders)
-    for (const int head_size : {16, 64, 96, 128}) {
+    for (const int head_size : {16, 64, 96, 128, 256}) {
       const Case c{.dtype = head_size == 16 ? Dtype::kF32 : Dtype::kBF16,
                    .seq_len = 256,
                    .heads = {3, 2, head_size},
@@ -319,7 +319,7 @@ TEST(CudaAttention, chunks_match_cpu) {
 TEST(CudaAttention, one_document_makes_the_bits_of_none) {
   TRI_NEEDS_GPU();
   for (CudaStream* stream : flash_streams())
-    for (const int head_size : {64, 128}) {
+    for (const int head_size : {64, 128, 256}) {
       const Case c{.batch = 1, .seq_len = 600, .heads = {2, 2, head_size}, .kernel = kBuiltin};
       GpuCase whole(c, random_values(c.rows() * c.qkv_width(), "qkv"));
       Case documents = c;
@@ -336,7 +336,7 @@ TEST(CudaAttention, one_document_makes_the_bits_of_none) {
 // 36 and not 33, 35).
 TEST(CudaAttention, flash_kernels_match_cpu_with_many_heads) {
   TRI_NEEDS_GPU();
-  for (const int head_size : {64, 128})
+  for (const int head_size : {64, 128, 256})
     for (const auto& [batch, kv, group] : {std::tuple{11, 3, 1}, {5, 7, 2}, {9, 4, 1}, {4, 16, 1}})
       for (const int window : {0, 100}) {
         const Case c{
@@ -402,8 +402,12 @@ TEST(CudaAttention, cudnn_matches_cpu_where_a_batch_is_several_executions) {
 
 TEST(CudaAttention, native_kernels_make_the_same_bits_in_either_order) {
   TRI_NEEDS_GPU();
-  for (const auto& [dtype, head_size] :
-       {std::pair{Dtype::kBF16, 64}, {Dtype::kBF16, 96}, {Dtype::kBF16, 128}, {Dtype::kBF16, 20}, {Dtype::kF32, 48}})
+  for (const auto& [dtype, head_size] : {std::pair{Dtype::kBF16, 64},
+                                         {Dtype::kBF16, 96},
+                                         {Dtype::kBF16, 128},
+                                         {Dtype::kBF16, 256},
+                                         {Dtype::kBF16, 20},
+                                         {Dtype::kF32, 48}})
     for (const auto& [kv, group] : {std::pair{2, 1}, {2, 2}, {3, 4}})
       for (const int window : {0, 70}) {
         Case c{.dtype = dtype, .seq_len = 200, .heads = {kv, group, head_size}, .window = window, .kernel = kBuiltin};

@@ -33,8 +33,13 @@ TEST(AttentionPath, auto_takes_the_fastest_that_takes_the_shape) {
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 80)), AttentionPath::kCudnn);
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 128), kWithoutCudnn), AttentionPath::kFlash);
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 80), kWithoutCudnn), AttentionPath::kFlash);
-    for (const int64_t head_size : {84, 136})
+    for (const int64_t head_size : {84, 132, 264})
       EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, head_size)), AttentionPath::kScalar);
+    for (const int64_t head_size : {136, 192, 256}) {
+      EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, head_size)), AttentionPath::kFlash);
+      EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, head_size), kA100), AttentionPath::kScalar)
+          << "too little shared memory";
+    }
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kF32, 1024, 1, 64)), AttentionPath::kScalar);
     EXPECT_EQ(path(AttentionKernel::kBuiltin, pass, shape(Dtype::kBF16, 1024, 1, 96)), AttentionPath::kFlash);
   }
@@ -117,7 +122,7 @@ TEST(AttentionPath, what_no_kernel_takes_is_an_error_that_says_why) {
   refused(kAuto, Pass::kBackward, shape(Dtype::kF32, 20737, 1, 64), kA100, "at most 20736 tokens in a backward pass");
   EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kF32, 57856, 1, 64)), AttentionPath::kScalar);
   refused(kAuto, Pass::kForward, shape(Dtype::kF32, 57857, 1, 64), kH200, h200);
-  refused(kAuto, Pass::kBackward, shape(Dtype::kBF16, 32768, 4, 136), kH200, "model.seq_len: 32768");
+  refused(kAuto, Pass::kBackward, shape(Dtype::kBF16, 32768, 4, 264), kH200, "model.seq_len: 32768");
   EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kF32, 40000, 1, 64)), AttentionPath::kScalar);  // evaluation only
   refused(kAuto, Pass::kForward, shape(Dtype::kF32, 128, 1, 1025), kH200, "head size of 1025");
   refused(AttentionKernel::kCudnn, Pass::kForward, shape(Dtype::kF32, 128, 2, 64), kH200, "set model.attention: auto");
@@ -135,6 +140,8 @@ TEST(AttentionPath, what_no_kernel_takes_is_an_error_that_says_why) {
       s.head_size = head_size;
       EXPECT_EQ(path(kAuto, Pass::kForward, s), AttentionPath::kFlash);
       EXPECT_EQ(path(kAuto, Pass::kBackward, s, kH200), AttentionPath::kFlash);
+      s.head_size = 256;
+      EXPECT_EQ(path(kAuto, Pass::kForward, s), AttentionPath::kScalar);
     }
   refused(AttentionKernel::kCudnn, Pass::kForward, documents, kH200, "data.document_mask");
   refused(AttentionKernel::kCudnn, Pass::kBackward, parts, kH200, "parallel.cp");
@@ -145,7 +152,9 @@ TEST(AttentionPath, bf16_on_scalar_kernels_is_warned_of) {
     return !scalar_attention_warning(AttentionKernel::kAuto, s, gpu).empty();
   };
   EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 1, 65)));
-  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 136)));
+  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 264)));
+  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 256), kA100));
+  EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 256)));
   EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 80), kWithoutCudnn));
   EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 1, 80)));
   EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 128)));
@@ -154,7 +163,7 @@ TEST(AttentionPath, bf16_on_scalar_kernels_is_warned_of) {
   EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 80), small_without_cudnn));
   EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 80), small));
   EXPECT_FALSE(warned(shape(Dtype::kF32, 512, 1, 64))) << "fp32 has no other kernels";
-  // The warning names what excludes cuDNN.
+  // The warning names what excludes the faster kernels.
   for (const bool documents : {false, true})
     for (const int key_len : {0, 1024}) {
       AttentionShape s = shape(Dtype::kBF16, 512, 1, 80);
@@ -168,6 +177,9 @@ TEST(AttentionPath, bf16_on_scalar_kernels_is_warned_of) {
       EXPECT_EQ(says("data.document_mask: false", small), documents);
       EXPECT_EQ(says("parallel.cp: 1", small), key_len > 0);
       EXPECT_FALSE(says("data.document_mask", small_without_cudnn) || says("parallel.cp", small_without_cudnn));
+      s.head_size = 256;
+      EXPECT_EQ(says("data.document_mask: false", kWithoutCudnn), documents);
+      EXPECT_EQ(says("parallel.cp: 1", kWithoutCudnn), key_len > 0);
     }
 }
 
@@ -252,6 +264,17 @@ TEST(Workspace, cudnn_takes_as_many_sequences_as_the_bound_allows) {
   EXPECT_EQ(at_once(8192, 4, 2), 2) << "a share of tp 4";
   EXPECT_EQ(at_once(2048, 4, 8, QkvOrder::kGrouped), 1);
   EXPECT_EQ(at_once(8192, 16, 1, QkvOrder::kGrouped), 16) << "one group";
+}
+
+// Tiles of 256 columns: their sums, and tables of tiles of 64 keys.
+TEST(Workspace, heads_above_128_need_that_of_256) {
+  WorkspaceDims d = gpt_13b();
+  d.documents = true;
+  d.head_size = 256;
+  const int64_t whole = flash_workspace_bytes(d);
+  EXPECT_GE(whole, 2 * 160 * kMiB);
+  d.head_size = 136;
+  EXPECT_EQ(flash_workspace_bytes(d), whole);
 }
 
 TEST(Workspace, without_a_gpu_an_h200_is_assumed) {
