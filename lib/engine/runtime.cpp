@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "io/flight_recorder/flight_recorder.h"
+#include "lib/comm/groups/nccl_group.h"
 #include "lib/comm/host/bootstrap.h"
 #include "lib/comm/job/job.h"
 #include "lib/comm/peer/channel.h"
@@ -40,37 +41,41 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
   const bool has_experts = config.model.experts > 0;
   const bool reduces = dp.size > 1 || (has_experts && tp.size > 1);
   Stream& dp_stream = config.parallel.overlap_dp && reduces ? add_stream("dp") : *compute_;
-  GroupOnStream tp_collectives(add_collectives("tp", kTpTag, tp_group), tp_stream, device, TimeCategory::kTp);
-  GroupOnStream dp_collectives(add_collectives("dp", kDpTag, dp_group), dp_stream, device, TimeCategory::kDp);
+  GroupOnStream tp_collectives(add_collectives("tp", kTpTag, tp_group, tp_stream), tp_stream, device,
+                               TimeCategory::kTp);
+  GroupOnStream dp_collectives(add_collectives("dp", kDpTag, dp_group, dp_stream), dp_stream, device,
+                               TimeCategory::kDp);
   // Sums over stages also wait for the end of the pipeline's bubble, so that time belongs to pp.
   const TimeCategory over_all = pp.size > 1 ? TimeCategory::kPp : dp.size > 1 ? TimeCategory::kDp : TimeCategory::kTp;
-  world_ = std::make_unique<GroupOnStream>(add_collectives("world", kWorldTag, mesh.group(AxisSet::outside({}))),
-                                           dp_stream, device, over_all);
+  world_ = std::make_unique<GroupOnStream>(
+      add_collectives("world", kWorldTag, mesh.group(AxisSet::outside({})), dp_stream), dp_stream, device, over_all);
   tp_ = connect_axis("tp", std::move(tp_collectives), tp_group, shared.tp);
   dp_ = connect_axis("dp", std::move(dp_collectives), dp_group, shared.dp);
-  if (mesh.axis("cp").size > 1)
-    cp_ = std::make_unique<GroupOnStream>(add_collectives("cp", kCpTag, mesh.group({"cp"})),
-                                          config.parallel.overlap_cp ? add_stream("cp") : *compute_, device,
+  if (mesh.axis("cp").size > 1) {
+    Stream& stream = config.parallel.overlap_cp ? add_stream("cp") : *compute_;
+    cp_ = std::make_unique<GroupOnStream>(add_collectives("cp", kCpTag, mesh.group({"cp"}), stream), stream, device,
                                           TimeCategory::kCp);
+  }
   if (config.optimizer.name == OptimizerKind::kMuon && tp.size > 1 && dp.size > 1)
     matrices_ = std::make_unique<GroupOnStream>(
-        add_collectives("matrices", kMatricesTag, mesh.group(kBucketAxes | AxisSet{"tp"})), dp_stream, device,
-        TimeCategory::kDp);
+        add_collectives("matrices", kMatricesTag, mesh.group(kBucketAxes | AxisSet{"tp"}), dp_stream), dp_stream,
+        device, TimeCategory::kDp);
   if (has_experts) {
     const auto connect = [&](const char* name, int tag, AxisSet axes) {
       const AxisSet divided = mesh.divided(axes);
       const auto known = [&](const auto& row) { return row.first == divided; };
       if (divided.empty() || std::ranges::any_of(expert_transfers_, known)) return;
       expert_transfers_.emplace_back(
-          divided, std::make_unique<CollectiveTransfers>(GroupOnStream(add_collectives(name, tag, mesh.group(divided)),
-                                                                       dp_stream, device, TimeCategory::kDp),
-                                                         device));
+          divided, std::make_unique<CollectiveTransfers>(
+                       GroupOnStream(add_collectives(name, tag, mesh.group(divided), dp_stream), dp_stream, device,
+                                     TimeCategory::kDp),
+                       device));
     };
     connect("expert copies", kExpertCopiesTag, {"edp"});
     connect("rows", kRowsTag, kRowAxes);
     if (config.parallel.ep > 1)
-      experts_ = std::make_unique<GroupOnStream>(add_collectives("experts", kExpertsTag, mesh.group({"ep"})), *compute_,
-                                                 device, TimeCategory::kEp);
+      experts_ = std::make_unique<GroupOnStream>(add_collectives("experts", kExpertsTag, mesh.group({"ep"}), *compute_),
+                                                 *compute_, device, TimeCategory::kEp);
     if (!shared.expert_flags.empty()) connect_experts(mesh.group({"ep"}), shared.expert_flags);
   }
   if (pp.size > 1) {
@@ -78,7 +83,7 @@ Runtime::Runtime(const RankContext& rank, const SharedTensors& shared)
     if (config.model.tie_embeddings && pp.end() != 0 && (pp.first() || pp.last()))
       embedding_ = std::make_unique<GroupOnStream>(
           add_collectives("embedding", kEmbeddingTag,
-                          {mesh.moved("pp", 0).world_rank, mesh.moved("pp", pp.size - 1).world_rank}),
+                          {mesh.moved("pp", 0).world_rank, mesh.moved("pp", pp.size - 1).world_rank}, dp_stream),
           dp_stream, device, over_all);
   }
   if (device.kind() != DeviceKind::kCpu && flight_recorder() != nullptr) {
@@ -197,15 +202,19 @@ void Runtime::connect_stages() {
   }
 }
 
-CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vector<int>& world_ranks) {
+CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vector<int>& world_ranks,
+                              const CommGroup* same) {
   const RankContext& rank = making_->rank;
   Job* const job = rank.job;
   TRI_REQUIRE(job != nullptr || world_ranks.size() == 1, "the {} group of {} ranks needs a job", name,
               world_ranks.size());
   const ConnectionScope connection = connect("group " + name, world_ranks);
-  groups_.push_back(job == nullptr
-                        ? make_self_group(name)
-                        : job->make_group(name, world_ranks, tag, device_, rank.config.fault.connect_seconds));
+  if (same != nullptr && world_ranks.size() > 1 && device_.kind() == DeviceKind::kCuda)
+    groups_.push_back(share_nccl_group(name, *same));
+  else
+    groups_.push_back(job == nullptr
+                          ? make_self_group(name)
+                          : job->make_group(name, world_ranks, tag, device_, rank.config.fault.connect_seconds));
   return *groups_.back();
 }
 
@@ -220,8 +229,11 @@ ConnectionScope Runtime::connect(const std::string& what, const std::vector<int>
   return ConnectionScope(what, world_ranks);
 }
 
-CommGroup& Runtime::add_collectives(const std::string& name, int tag, const std::vector<int>& world_ranks) {
-  CommGroup& group = add_group(name, tag, world_ranks);
+CommGroup& Runtime::add_collectives(const std::string& name, int tag, const std::vector<int>& world_ranks,
+                                    const Stream& stream) {
+  CommGroup*& same = making_->collectives[{&stream, world_ranks}];
+  CommGroup& group = add_group(name, tag, world_ranks, same);
+  same = &group;
   group.set_progress({name, ChannelKind::kCollectives, world_ranks, group.rank()});
   return group;
 }

@@ -1,4 +1,5 @@
-// A rank's streams and communicators: one communicator per axis (pp: a one-way edge), one stream per kind of traffic:
+// A rank's streams and communicators: one communicator per axis (pp: a one-way edge; NCCL: axes with the same ranks and
+// stream share one), one stream per kind of traffic:
 //   compute         all kernels
 //   tp              gathers and reduces of activations            (overlap_tp off: the compute stream itself)
 //   tp copies       the same as copies into the peers' memory, if it can be opened (parallel.tp_transfers);
@@ -94,8 +95,11 @@ class Runtime {
   void connect_stages();
   PeerArenas* arenas_of_neighbour(const std::vector<int>& world_ranks);
   // `tag` is the same on all members, and differs between groups of the same ranks.
-  CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks);
-  CommGroup& add_collectives(const std::string& name, int tag, const std::vector<int>& world_ranks);
+  CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks,
+                       const CommGroup* same = nullptr);
+  // Groups of the same ranks on the same stream share a communicator: their operations are in one order anyway.
+  CommGroup& add_collectives(const std::string& name, int tag, const std::vector<int>& world_ranks,
+                             const Stream& stream);
   // Marks this rank as connecting `what` with these ranks while the scope lives; starts the deadline.
   [[nodiscard]] ConnectionScope connect(const std::string& what, const std::vector<int>& world_ranks);
   Stream& add_stream(const std::string& name, StreamPriority priority = StreamPriority::kHigh);
@@ -107,6 +111,7 @@ class Runtime {
     const RankContext& rank;
     const SharedTensors& shared;
     ConnectDeadline deadline;
+    std::map<std::pair<const Stream*, std::vector<int>>, CommGroup*> collectives;  // the latest ones
   };
 
   Device& device_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <thread>
 
 #include "kernels/cuda/stream.h"
@@ -28,40 +29,65 @@ ncclDataType_t nccl_type(Dtype dtype) {
   return dtype == Dtype::kF32 ? ncclFloat32 : dtype == Dtype::kBF16 ? ncclBfloat16 : ncclInt32;
 }
 
+// A communicator, which groups of the same ranks may share.
+struct Communicator {
+  Communicator() = default;
+  ~Communicator() {
+    if (comm == nullptr) return;
+    if (!connected) {
+      ncclCommAbort(comm);
+      return;
+    }
+    ncclCommFinalize(comm);
+    ncclResult_t state = ncclInProgress;
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+         state == ncclInProgress && std::chrono::steady_clock::now() < end;)
+      if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) break;
+    ncclCommDestroy(comm);
+  }
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  ncclComm_t comm = nullptr;
+  bool connected = false;
+};
+
 // The communicator is nonblocking: a call in progress is polled, with this program's own timeout.
 class NcclGroup final : public CommGroup {
  public:
   NcclGroup(const std::string& group_name, int rank, int size, const ncclUniqueId& id, Device& device,
             double connect_seconds)
-      : CommGroup(group_name, rank, size), device_(device), connect_seconds_(connect_seconds) {
+      : CommGroup(group_name, rank, size),
+        communicator_(std::make_shared<Communicator>()),
+        device_(device),
+        connect_seconds_(connect_seconds) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    try {
-      TRI_NCCL(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
-      wait_for_completion("ncclCommInitRankConfig");
-      connect();
-    } catch (...) {  // the destructor will not run
-      if (comm_ != nullptr) ncclCommAbort(comm_);
-      throw;
-    }
-    connected_ = true;
+    TRI_NCCL(ncclCommInitRankConfig(&communicator_->comm, size, id, rank, &config));
+    wait_for_completion("ncclCommInitRankConfig");
+    connect();
+    communicator_->connected = true;
+    watch();
+  }
+  // Uses the communicator of `other`, from the same stream.
+  NcclGroup(const std::string& group_name, const NcclGroup& other)
+      : CommGroup(group_name, other.rank(), other.size()),
+        communicator_(other.communicator_),
+        device_(other.device_),
+        connect_seconds_(other.connect_seconds_) {
+    watch();
+  }
+  ~NcclGroup() override { device_.unwatch(this); }
+
+ private:
+  void watch() {
     device_.watch(this, [this] {
       ncclResult_t state = ncclSuccess;
       nccl_check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", name());
       nccl_check(state, "asynchronous error", name());
     });
   }
-  ~NcclGroup() override {
-    device_.unwatch(this);
-    ncclCommFinalize(comm_);
-    ncclResult_t state = ncclInProgress;
-    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-         state == ncclInProgress && std::chrono::steady_clock::now() < end;)
-      if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess) break;
-    ncclCommDestroy(comm_);
-  }
 
- private:
   // Opens every connection now. NCCL would otherwise open one at its first use and wait for the peer's host, which may
   // itself be waiting in the middle of a step.
   void connect() {
@@ -132,20 +158,24 @@ class NcclGroup final : public CommGroup {
       if (state == ncclSuccess) return;
       nccl_check(state, call, name());
       device_.rethrow_fault();
-      if (!connected_ && connect_seconds_ > 0 && std::chrono::steady_clock::now() - start > limit)
+      if (!communicator_->connected && connect_seconds_ > 0 && std::chrono::steady_clock::now() - start > limit)
         throw Fatal(ExitCode::kComm, fmt::format("group {}: {} still in progress after fault.connect_seconds, {:g} s",
                                                  name(), call, connect_seconds_));
       std::this_thread::sleep_for(std::chrono::microseconds(5));
     }
   }
 
-  ncclComm_t comm_ = nullptr;
+  const std::shared_ptr<Communicator> communicator_;
+  const ncclComm_t& comm_ = communicator_->comm;
   Device& device_;
   const double connect_seconds_;  // limit for an NCCL call until the group is connected; 0: none
-  bool connected_ = false;
 };
 
 }  // namespace
+
+std::unique_ptr<CommGroup> share_nccl_group(const std::string& name, const CommGroup& other) {
+  return std::make_unique<NcclGroup>(name, dynamic_cast<const NcclGroup&>(other));
+}
 
 std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, const std::vector<int>& world_ranks, int world_rank,
                                            int tag, Device& device, double connect_seconds) {

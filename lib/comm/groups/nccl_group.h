@@ -15,4 +15,8 @@ namespace tri {
 std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, const std::vector<int>& world_ranks, int world_rank,
                                            int tag, Device& device, double connect_seconds);
 
+// Returns a group that uses the communicator of `other`, a group made here. Both are used from one stream, in the same
+// order on all members.
+std::unique_ptr<CommGroup> share_nccl_group(const std::string& name, const CommGroup& other);
+
 }  // namespace tri

@@ -8,4 +8,9 @@ std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, const std::v
   return nullptr;
 }
 
+std::unique_ptr<CommGroup> share_nccl_group(const std::string& name, const CommGroup&) {
+  TRI_REQUIRE(false, "group {}: this trireme was built without NCCL", name);
+  return nullptr;
+}
+
 }  // namespace tri
