@@ -1,7 +1,8 @@
 // Rows of experts in the memory of other GPUs. Formulas and shapes: kernels/peer_rows.h.
 // Plan: one block; a thread per expert adds up the counts of the sources, a scan adds up those of the experts. Then a
 // block per expert writes origins.
-// Fetch: a warp per pair, 16 bytes a lane; the block's copy of the offsets determines the pair's expert.
+// Fetch: a warp per pair, 16 bytes a lane; the block's copy of the offsets determines the pair's expert. With a limit
+// on multiprocessors, each has one block, of as many threads as there are.
 // Bound: NVLink, each row once; latency for the plan. Reference: kernels/cpu/peer_rows.cpp.
 #include "kernels/peer_rows.h"
 
@@ -16,7 +17,7 @@
 namespace tri::cuda {
 namespace {
 
-constexpr int kRowThreads = 256, kWarps = kRowThreads / 32, kPlanThreads = 1024;
+constexpr int kRowThreads = 256, kMostThreads = 1024, kPlanThreads = 1024;
 constexpr int kMostExperts = 1024;
 
 // A block row per member.
@@ -104,16 +105,17 @@ __global__ void __launch_bounds__(kPlanThreads)
 }
 
 // Calls f(pair, owner, row) for the pair of each warp, all lanes together.
-template <class F>
+template <int kThreads, class F>
 __device__ __forceinline__ void for_each_row(const int32_t* offsets, const int32_t* first, int experts, int members,
                                              F f) {
   extern __shared__ int shared[];  // offsets (E + 1), first (E)
-  for (int i = static_cast<int>(threadIdx.x); i <= experts; i += kRowThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i <= experts; i += kThreads) {
     shared[i] = offsets[i];
     if (i < experts) shared[experts + 1 + i] = first[i];
   }
   __syncthreads();
   const int pairs = shared[experts], of_owner = experts / members;
+  constexpr int kWarps = kThreads / 32;
   for (int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32; i < pairs;
        i += static_cast<int>(gridDim.x) * kWarps) {
     int low = 0, high = experts - 1;  // the last expert that begins at or before i
@@ -130,18 +132,27 @@ __device__ __forceinline__ void for_each_row(const int32_t* offsets, const int32
 
 template <class Unit>
 __device__ __forceinline__ void copy_row(Unit* to, const Unit* from, int units) {
-#pragma unroll 8
-  for (int u = static_cast<int>(threadIdx.x) % 32; u < units; u += 32) to[u] = from[u];
+  constexpr int kAhead = 4;  // loads of a lane in flight
+  for (int first = static_cast<int>(threadIdx.x) % 32; first < units; first += 32 * kAhead) {
+    Unit values[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (first + 32 * i < units) values[i] = from[first + 32 * i];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (first + 32 * i < units) to[first + 32 * i] = values[i];
+  }
 }
 
-template <class Unit>
-__global__ void __launch_bounds__(kRowThreads)
-    fetch_rows_kernel(Unit* out, PeerPlaces from, const int32_t* offsets, const int32_t* first, int experts, int rows,
-                      int units) {
-  for_each_row(offsets, first, experts, from.members, [&](int i, int owner, int row) {
+template <class Unit, int kThreads>
+__global__ void __launch_bounds__(kThreads) fetch_rows_kernel(Unit* out, PeerPlaces from, const int32_t* offsets,
+                                                              const int32_t* first, int experts, int rows, int units) {
+  for_each_row<kThreads>(offsets, first, experts, from.members, [&](int i, int owner, int row) {
     Unit* const to = out + int64_t{i} * units;
     if (row < rows) return copy_row(to, static_cast<const Unit*>(from.data[owner]) + int64_t{row} * units, units);
-    for (int u = static_cast<int>(threadIdx.x) % 32; u < units; u += 32) memset(&to[u], 0xFF, sizeof to[u]);  // NaN
+    Unit nan;
+    memset(&nan, 0xFF, sizeof nan);
+    for (int u = static_cast<int>(threadIdx.x) % 32; u < units; u += 32) to[u] = nan;
   });
 }
 
@@ -160,7 +171,7 @@ void with_unit(int64_t bytes, const PeerPlaces& places, const Tensor& own, Launc
 
 unsigned row_blocks(int64_t pairs, CudaStream& stream) {
   return static_cast<unsigned>(
-      std::clamp<int64_t>(ceil_div(pairs, kWarps), 1, int64_t{16} * num_multiprocessors(stream)));
+      std::clamp<int64_t>(ceil_div(pairs, kRowThreads / 32), 1, int64_t{16} * num_multiprocessors(stream)));
 }
 
 int64_t row_bytes(const Tensor& rows) { return rows[1] * static_cast<int64_t>(dtype_bytes(rows.dtype)); }
@@ -199,9 +210,15 @@ void fetch_rows(const FetchRows& a, CudaStream& stream) {
   const auto shared = static_cast<unsigned>(sizeof(int)) * static_cast<unsigned>(2 * experts + 1);
   with_unit(bytes, a.from, a.out, [&](auto unit) {
     using Unit = decltype(unit);
-    fetch_rows_kernel<Unit><<<row_blocks(a.out[0], stream), kRowThreads, shared, stream>>>(
-        pointer<Unit>(a.out), a.from, pointer<int32_t>(a.offsets), pointer<int32_t>(a.first), experts,
-        static_cast<int>(a.rows), static_cast<int>(bytes / static_cast<int64_t>(sizeof(Unit))));
+    const auto fetch = [&](auto kernel, unsigned blocks, int threads) {
+      kernel<<<blocks, threads, shared, stream>>>(pointer<Unit>(a.out), a.from, pointer<int32_t>(a.offsets),
+                                                  pointer<int32_t>(a.first), experts, static_cast<int>(a.rows),
+                                                  static_cast<int>(bytes / static_cast<int64_t>(sizeof(Unit))));
+    };
+    if (a.multiprocessors > 0)
+      fetch(fetch_rows_kernel<Unit, kMostThreads>, static_cast<unsigned>(a.multiprocessors), kMostThreads);
+    else
+      fetch(fetch_rows_kernel<Unit, kRowThreads>, row_blocks(a.out[0], stream), kRowThreads);
   });
   TRI_CUDA_LAUNCH("fetch_rows");
 }

@@ -188,14 +188,39 @@ void ExpertRowTransfers::begin_return(const LayerContext& ctx, const MoeTensors&
   exchange(ctx, arrived(ctx, out), returned, *t.route, Way::kBack);
 }
 
+namespace {
+
+FetchRows returning(const LayerContext& ctx, const MoeTensors& t, Tensor out, Tensor returned,
+                    int multiprocessors = 0) {
+  return {.out = returned,
+          .from = ctx.moe->windows->places(out),
+          .offsets = t.offsets,
+          .first = t.first,
+          .rows = out[0],
+          .multiprocessors = multiprocessors};
+}
+
+}  // namespace
+
 void ExpertRowTransfers::finish_return(const LayerContext& ctx, const MoeTensors& t, Tensor out,
                                        Tensor returned) const {
   if (!by_copies(ctx)) return;
-  PeerWindows& windows = *ctx.moe->windows;
-  windows.wait(ctx.compute);
+  ctx.moe->windows->wait(ctx.compute);
   const TimeCategoryScope scope(ctx.compute, TimeCategory::kEp);
-  fetch_rows({.out = returned, .from = windows.places(out), .offsets = t.offsets, .first = t.first, .rows = out[0]},
-             ctx.compute);
+  fetch_rows(returning(ctx, t, out, returned), ctx.compute);
+}
+
+void ExpertRowTransfers::begin_return_beside(const LayerContext& ctx, const MoeTensors& t, Tensor out,
+                                             Tensor returned) const {
+  constexpr int kMultiprocessors = 24;  // suffice for the rate of NVLink
+  begin_return(ctx, t, out, returned);
+  if (!by_copies(ctx)) return;
+  ctx.moe->windows->wait(ctx.compute);
+  ctx.moe->windows->start_fetch(returning(ctx, t, out, returned, kMultiprocessors), ctx.compute);
+}
+
+void ExpertRowTransfers::finish_return_beside(const LayerContext& ctx) const {
+  if (by_copies(ctx)) ctx.moe->windows->finish_fetch(ctx.compute);
 }
 
 }  // namespace tri

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/ops.h"
+
 namespace tri {
 
 PeerWindows::PeerWindows(PeerMemory peers, Tensor flags, Stream& copies, Device& device, TimeCategory category,
@@ -63,6 +65,18 @@ void PeerWindows::finish_copies(Stream& stream) {
   for (int step = 1; step < size(); ++step) stream.wait_flag(flag(kCopied, (rank() + step) % size()), copied_);
   copying_.completed(stream);
   copying_.whole(copying_.last());
+}
+
+void PeerWindows::start_fetch(const FetchRows& rows, Stream& stream) {
+  stream.record(*made_);
+  copies_.wait(*made_);
+  fetch_rows(rows, copies_);
+  copies_.record(*sent_);
+}
+
+void PeerWindows::finish_fetch(Stream& stream) {
+  const TimeCategoryScope scope(stream, category_);
+  stream.wait(*sent_);
 }
 
 }  // namespace tri

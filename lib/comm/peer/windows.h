@@ -37,6 +37,11 @@ class PeerWindows {
   void start_copies(const std::vector<Tensor>& blocks, Stream& stream);
   void finish_copies(Stream& stream);
 
+  // Enqueues `rows` after `stream`'s earlier work, which includes a wait(), on the stream of copies, concurrently with
+  // its later work. finish_fetch() holds what `stream` does after it until the rows are here. No copies are in progress.
+  void start_fetch(const FetchRows& rows, Stream& stream);
+  void finish_fetch(Stream& stream);
+
  private:
   enum FlagRow { kBarrier, kCopied };
   uint32_t* flag(FlagRow row, int member) const {
