@@ -54,7 +54,7 @@ struct FetchRows {
   Tensor offsets;   // (E + 1) i32: offsets[E] = P
   Tensor first;     // (E) i32
   int64_t rows = 0;
-  int multiprocessors = 0;  // of a GPU that the kernel occupies, so that others run beside it; 0: all
+  int multiprocessors = 0;  // of a GPU that the kernel occupies, so that others run alongside; 0: all
 };
 void check(const FetchRows&);
 

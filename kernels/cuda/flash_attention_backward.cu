@@ -1,10 +1,10 @@
 // The backward pass of the project's attention: kernels/cuda/flash_attention.cuh. A block of eight warps owns 128 keys
-// (tiles of 256 columns: 64) of a key/value head, whose dk and dv stay in registers. It processes the band's query tiles from the last down and,
-// for each, the group's heads. dq is summed over key tiles in an fp32 workspace, in their order: each head's query tile
-// has a counter that names the block that adds next. Concurrent blocks process the query tiles one handover apart, so
-// a block rarely waits. A ticket counter assigns key tiles in ascending order, so a block waits only for blocks that
-// run or have finished. Two small kernels compute delta before and round dq after. Where documents or chunks decide the
-// tiles, tables give their bounds and order (attention_tiles.cuh).
+// (tiles of 256 columns: 64) of a key/value head, whose dk and dv stay in registers. It processes the band's query
+// tiles from the last down and, for each, the group's heads. dq is summed over key tiles in an fp32 workspace, in their
+// order: each head's query tile has a counter that names the block that adds next. Concurrent blocks process the query
+// tiles one handover apart, so a block rarely waits. A ticket counter assigns key tiles in ascending order, so a block
+// waits only for blocks that run or have finished. Two small kernels compute delta before and round dq after. Where
+// documents or chunks decide the tiles, tables give their bounds and order (attention_tiles.cuh).
 // Limits: 163 KiB of shared memory (tiles of 256 columns: 210 KiB) and a workspace of 4 bytes per element of q;
 // parallelism is B · NKV · T / 128 (64) blocks.
 #include "kernels/cuda/flash_attention.cuh"

@@ -422,7 +422,7 @@ class MoeLayer final : public BranchLayer {
           {.dinp = w.drows, .dout = w.dfc1, .weight = expert_weight(ctx, fc1_), .offsets = t.rank_offsets},
           ctx.compute);
     const Tensor returned = rows_.is_divided(ctx) ? rows_.pairs(ctx, w.sent) : w.drows;
-    rows_.begin_return_beside(ctx, t, w.drows, returned);
+    rows_.begin_concurrent_return(ctx, t, w.drows, returned);
     gemm({.out = out, .a = rows_.own(ctx, w.dlogits), .b = as_matrix(ctx.use(*router_), spec_.hidden)}, ctx.compute);
     if (has_shared()) {
       if (fp8_)
@@ -435,7 +435,7 @@ class MoeLayer final : public BranchLayer {
              ctx.compute);
     }
     fc2_gradient(ctx, t);
-    rows_.finish_return_beside(ctx);
+    rows_.finish_concurrent_return(ctx);
     combine_rows({.out = out, .rows = returned, .place = t.place, .weights = {}, .addend = out}, ctx.compute);
   }
 

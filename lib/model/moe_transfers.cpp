@@ -210,8 +210,8 @@ void ExpertRowTransfers::finish_return(const LayerContext& ctx, const MoeTensors
   fetch_rows(returning(ctx, t, out, returned), ctx.compute);
 }
 
-void ExpertRowTransfers::begin_return_beside(const LayerContext& ctx, const MoeTensors& t, Tensor out,
-                                             Tensor returned) const {
+void ExpertRowTransfers::begin_concurrent_return(const LayerContext& ctx, const MoeTensors& t, Tensor out,
+                                                 Tensor returned) const {
   constexpr int kMultiprocessors = 24;  // suffice for the rate of NVLink
   begin_return(ctx, t, out, returned);
   if (!by_copies(ctx)) return;
@@ -219,7 +219,7 @@ void ExpertRowTransfers::begin_return_beside(const LayerContext& ctx, const MoeT
   ctx.moe->windows->start_fetch(returning(ctx, t, out, returned, kMultiprocessors), ctx.compute);
 }
 
-void ExpertRowTransfers::finish_return_beside(const LayerContext& ctx) const {
+void ExpertRowTransfers::finish_concurrent_return(const LayerContext& ctx) const {
   if (by_copies(ctx)) ctx.moe->windows->finish_fetch(ctx.compute);
 }
 

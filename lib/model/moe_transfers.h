@@ -46,10 +46,11 @@ class ExpertRowTransfers {
   // Returns the experts' rows `out`, sorted by expert, to where they came from. Nothing to do with ep 1.
   void begin_return(const LayerContext& ctx, const MoeTensors& t, Tensor out, Tensor returned) const;
   void finish_return(const LayerContext& ctx, const MoeTensors& t, Tensor out, Tensor returned) const;
-  // The same, but copies run on a stream of their own, beside what is enqueued before finish_return_beside(). They begin
-  // at once, so that a kernel whose blocks take work until there is none left uses the other multiprocessors.
-  void begin_return_beside(const LayerContext& ctx, const MoeTensors& t, Tensor out, Tensor returned) const;
-  void finish_return_beside(const LayerContext& ctx) const;
+  // The same, but copies run on a stream of their own, alongside what is enqueued before finish_concurrent_return().
+  // They begin at once, so that a kernel whose blocks take work until there is none left uses the other
+  // multiprocessors.
+  void begin_concurrent_return(const LayerContext& ctx, const MoeTensors& t, Tensor out, Tensor returned) const;
+  void finish_concurrent_return(const LayerContext& ctx) const;
 
  private:
   void require_room(const LayerContext& ctx, const MoeRoute& route, int64_t room) const;

@@ -324,7 +324,7 @@ TEST(CudaExperts, peer_rows_match_cpu) {
           add("taken", kept());
           add("weighted", kept());
           add("returned", Buffer(dtype, {pairs, width}));
-          add("returned beside others", Buffer(dtype, {pairs, width}));
+          add("returned alongside others", Buffer(dtype, {pairs, width}));
           add("shortage", Buffer(Dtype::kI32, {kRowShortage}, Values(kRowShortage, 0.0)));
         }
         // Runs all members' operations, in the order that barriers would give.
@@ -358,13 +358,13 @@ TEST(CudaExperts, peer_rows_match_cpu) {
                               .used = of("owned", m).flat(of_owner, 1)});
           }
           for (int m = 0; m < members; ++m)
-            for (const bool beside : {false, true})
-              fetch(FetchRows{.out = of(beside ? "returned beside others" : "returned", m),
+            for (const bool alongside : {false, true})
+              fetch(FetchRows{.out = of(alongside ? "returned alongside others" : "returned", m),
                               .from = places("taken"),
                               .offsets = of("offsets", m),
                               .first = of("first", m),
                               .rows = memory,
-                              .multiprocessors = beside ? 2 : 0});
+                              .multiprocessors = alongside ? 2 : 0});
         };
         Operands expected = operands;
         std::vector<std::unique_ptr<DeviceBuffer>> memory_of;

@@ -38,7 +38,7 @@ class PeerWindows {
   void finish_copies(Stream& stream);
 
   // Enqueues `rows` after `stream`'s earlier work, which includes a wait(), on the stream of copies, concurrently with
-  // its later work. finish_fetch() holds what `stream` does after it until the rows are here. No copies are in progress.
+  // its later work. After finish_fetch(), `stream` waits until the rows are here. No copies may be in progress.
   void start_fetch(const FetchRows& rows, Stream& stream);
   void finish_fetch(Stream& stream);
 
