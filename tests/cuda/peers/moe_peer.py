@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures a mixture of experts of PyTorch: torch._grouped_mm, torch.compile, fp32 master weights, fused AdamW.
 
-    moe_peer.py SHAPE                                                       one GPU
-    torchrun --standalone --nproc-per-node N moe_peer.py SHAPE              N GPUs divide the experts; all-to-all of rows
+    moe_peer.py SHAPE                                             one GPU
+    torchrun --standalone --nproc-per-node N moe_peer.py SHAPE    N GPUs divide the experts; all-to-all of rows
 
 SHAPE: JSON of the fields of Moe. Weights and gradients are bf16; a step has `microbatches`, of one sequence each.
 Routers choose by softmax. Gradients of the layers that all GPUs hold are summed over them; no gradient is clipped.
@@ -72,8 +72,10 @@ class Experts(nn.Module):
         weights, chosen = self.router(x).float().softmax(-1).topk(shape.per_token, -1)
         weights = (weights / weights.sum(-1, keepdim=True)).flatten()
         order = chosen.flatten().argsort(stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=shape.experts)
-        rows = x[order // shape.per_token]
+        # bincount's output has a size that torch.compile does not know: it would end the graph.
+        counts = torch.zeros(shape.experts, dtype=torch.int64, device=x.device).scatter_add(
+            0, chosen.flatten(), torch.ones_like(chosen.flatten()))
+        rows = x.index_select(0, order // shape.per_token)
         if world == 1:
             out = self.compute(rows, counts.cumsum(0).int())
         else:
@@ -83,7 +85,7 @@ class Experts(nn.Module):
             rows = Exchange.apply(rows, of_rank[1], of_rank[0])
             experts = torch.arange(shape.experts // world, device=x.device).repeat(world)
             merge = experts.repeat_interleave(arriving, output_size=rows.shape[0]).argsort(stable=True)
-            out = self.compute(rows[merge], arriving.view(world, -1).sum(0).cumsum(0).int())
+            out = self.compute(rows.index_select(0, merge), arriving.view(world, -1).sum(0).cumsum(0).int())
             back = torch.empty_like(out).index_copy(0, merge, out)
             out = Exchange.apply(back, of_rank[0], of_rank[1])
         out = out * weights[order].unsqueeze(-1).type_as(out)
