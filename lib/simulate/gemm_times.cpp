@@ -36,7 +36,8 @@ bool is_aligned(double elements, double bytes) { return std::fmod(elements * byt
 // GEMMs of equal n and k in one kernel.
 struct Groups {
   double count = 1;
-  bool uneven = false;  // m is the mean of their rows
+  bool uneven = false;             // m is the mean of their rows
+  double compute = 1, memory = 1;  // shares of the rates of one GEMM
 
   // A group's rows begin a tile, so that of uneven ones half a tile is wasted on average.
   double tiles(double m, double rows) const { return uneven ? m / rows + 0.5 : std::ceil(m / rows); }
@@ -62,9 +63,10 @@ double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, doubl
 
 double grouped_gemm_seconds(const Cluster& c, Numbers numbers, double groups, GroupSizes sizes, double m, double n,
                             double k, double output_bytes) {
-  const double launch = c.software.launch_us * 1e-6;
-  const Groups all{groups, sizes == GroupSizes::kUneven && groups > 1};
-  return (seconds_of(c, numbers, all, m, n, k, output_bytes) - launch) / c.software.grouped_share + launch;
+  const ClusterSoftware& software = c.software;
+  const double compute = numbers == Numbers::kFp8 ? software.fp8_grouped_share : software.grouped_share;
+  return seconds_of(c, numbers, {groups, sizes == GroupSizes::kUneven && groups > 1, compute, software.grouped_share},
+                    m, n, k, output_bytes);
 }
 
 namespace {
@@ -72,10 +74,12 @@ namespace {
 double seconds_of(const Cluster& c, Numbers numbers, const Groups& groups, double m, double n, double k,
                   double output_bytes) {
   const double flops = 2 * groups.count * m * n * k, launch = c.software.launch_us * 1e-6;
-  if (!c.gemms.empty()) return flops / measured_flops(c.gemms, m, n, k) + launch;
+  if (!c.gemms.empty()) return flops / (measured_flops(c.gemms, m, n, k) * groups.compute) + launch;
   const double bytes = numbers == Numbers::kFp8 ? 1 : activation_bytes(numbers);
-  const double moved = groups.count * (bytes * (m * k + k * n) + output_bytes * m * n) / memory_bytes_per_second(c);
-  double rate = peak_flops(c, numbers) * (numbers == Numbers::kFp8 ? c.software.fp8_gemm_share : c.software.gemm_share);
+  const double moved =
+      groups.count * (bytes * (m * k + k * n) + output_bytes * m * n) / (memory_bytes_per_second(c) * groups.memory);
+  double rate = groups.compute * peak_flops(c, numbers) *
+                (numbers == Numbers::kFp8 ? c.software.fp8_gemm_share : c.software.gemm_share);
   if (c.device.tile <= 1) return std::max(flops / rate, moved) + launch;
   if (!is_aligned(n, bytes) || !is_aligned(k, bytes)) rate *= c.software.misaligned_share;
   // A tile's time on its multiprocessor: the sum over k, then the output. The next tile does not compute during the
@@ -84,6 +88,14 @@ double seconds_of(const Cluster& c, Numbers numbers, const Groups& groups, doubl
   const double units = c.device.multiprocessors;
   const double write_rate = memory_bytes_per_second(c) / units;
   double best = std::numeric_limits<double>::infinity();
+  if (groups.uneven && c.software.grouped_rows > 0) {
+    // Equal tiles of a group's rows, each rounded up by half a step on average. They differ, and a kernel's blocks take
+    // one after the other, so there are no waves.
+    const double longest = c.device.tile, rows = m + c.software.grouped_rows / 2.0 * std::ceil(m / longest);
+    const double columns = std::ceil(n / longest) * longest;
+    best = 2 * groups.count * rows * columns * (k + ramp) / rate;
+    return std::max(best, moved) + launch;
+  }
   for (const Tile& tile : tiles_of(c.device.tile)) {
     const double count = std::ceil(groups.count * groups.tiles(m, tile.rows)) * std::ceil(n / tile.columns);
     const double compute = 2 * tile.rows * tile.columns * (k + ramp) / (rate * tile.rate / units);
@@ -96,7 +108,8 @@ double seconds_of(const Cluster& c, Numbers numbers, const Groups& groups, doubl
       best = std::min(best, std::ceil(count * parts / units) * compute / parts + write + sums);
     }
   }
-  const double sustained = numbers == Numbers::kFp8 ? 0 : flops / (peak_flops(c, numbers) * c.device.sustained_share);
+  const double sustained =
+      numbers == Numbers::kFp8 ? 0 : flops / (peak_flops(c, numbers) * c.device.sustained_share * groups.compute);
   return std::max({best, moved, sustained}) + launch;
 }
 

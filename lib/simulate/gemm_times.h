@@ -17,8 +17,8 @@ inline constexpr double kWritesBf16 = 2, kAddsFp32 = 8;
 double gemm_seconds(const Cluster& cluster, Numbers numbers, double m, double n, double k, double output_bytes);
 
 // Returns the seconds of `groups` such GEMMs in one kernel: the products of a rank's experts. Their tiles fill the
-// waves together; rows that fill a part of a tile cost a whole one. The kernel reaches software.grouped_share of the
-// rate of dense GEMMs.
+// waves together; rows that fill a part of a tile cost a whole one, or with software.grouped_rows a tile of so many
+// rows. The kernel reaches software.grouped_share or fp8_grouped_share of the rate of dense GEMMs.
 enum class GroupSizes { kEqual, kUneven };  // kUneven: m is the mean of the groups' rows
 double grouped_gemm_seconds(const Cluster& cluster, Numbers numbers, double groups, GroupSizes sizes, double m,
                             double n, double k, double output_bytes);

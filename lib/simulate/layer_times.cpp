@@ -12,6 +12,12 @@
 namespace tri {
 namespace {
 
+// Returns the exposed time of a transfer beside `alongside` seconds of compute, which hides a part and becomes slower.
+double exposed_beside(const Cluster& c, double transfer, double alongside) {
+  const double hidden = std::min(transfer * c.software.hidden_share, alongside);
+  return transfer - hidden + hidden * c.software.beside_slowdown;
+}
+
 // Adds kernels of one pass of a layer to its times.
 class Kernels {
  public:
@@ -33,6 +39,11 @@ class Kernels {
   double memory(double bytes, int kernels = 1) {
     started_ += kernels;
     const double seconds = bytes / memory_bytes_per_second(c_) + kernels * c_.software.launch_us * 1e-6;
+    times_.memory += seconds;
+    return seconds;
+  }
+  // Time of kernels that neither bytes nor FLOPs bound.
+  double wait(double seconds) {
     times_.memory += seconds;
     return seconds;
   }
@@ -98,6 +109,17 @@ double busiest(const Workload& w, const AttentionSpec& attention) {
   return 1 + w.documents->excess_of_busiest(attention.window, w.dp, static_cast<double>(w.global_batch) / w.dp);
 }
 
+// A block of kKeyTile keys reads the queries and their outputs' gradients (2 bytes an element) and adds to fp32 sums of
+// the queries' gradients (8 bytes). Blocks that process the same queries share these rows while they are in the L2
+// cache. The longer a sequence (2 · `keys`), the more blocks follow each other, the further those that run are apart, and the more
+// of the rows come from memory. `flops` are those of the forward pass, 4 per element of a head and score.
+double attention_memory_seconds(const Cluster& c, double keys, double flops) {
+  if (c.software.attention_cached == 0) return 0;
+  const double missed = std::max(0.0, 1 - c.software.attention_cached / (2 * keys));
+  constexpr double kBytes = 2 + 2 + 8;
+  return missed * flops / 4 * kBytes / kKeyTile / memory_bytes_per_second(c);
+}
+
 AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention, const Cluster& c, const Sizes& s) {
   const double peak = peak_flops(c, w.numbers == Numbers::kFp32 ? Numbers::kFp32 : Numbers::kBf16);
   if (c.software.scores_in_memory) return attention_in_memory(w, attention, c, s);
@@ -114,19 +136,21 @@ AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention
   const double padded = kernel / head * (1 + exponential / kernel) / (1 + exponential / kOfRates);
   const double waste = 1 + c.software.attention_ramp / (2 * keys);
   const double waste_backward = 1 + c.software.attention_ramp_backward / (2 * keys);
+  const double backward = 2.5 * flops * padded * waste_backward / (peak * c.software.attention_backward);
   return {flops * padded * waste / (peak * c.software.attention_forward),
-          2.5 * flops * padded * waste_backward / (peak * c.software.attention_backward)};
+          std::max(backward, attention_memory_seconds(c, keys, flops))};
 }
 
 // The steps of a branch with experts, as in lib/model/moe.cpp. A rank has `local` rows, which choose `per_token`
 // experts each; `arrived` of these pairs reach the experts of the fullest rank. The transfers of rows are exposed,
-// since the compute stream waits for them. A kernel that moves rows reads and writes each once per pair.
+// since the compute stream waits for them; by copies compute hides a part. A kernel that moves rows reads and writes
+// each once per pair.
 class ExpertSteps {
  public:
   ExpertSteps(const Workload& w, const MoeSpec& moe, const Cluster& c, const TransferTimes& transfers)
       : w_(w), moe_(moe), c_(c), transfers_(transfers), local_(Sizes(w).rows / w.tp) {
     pairs_ = local_ * static_cast<double>(moe.per_token);
-    arrived_ = is_divided() ? w.imbalance * pairs_ : pairs_;
+    arrived_ = is_divided() ? w.fullest_rank() * pairs_ : pairs_;
     row_bytes_ = static_cast<double>(moe.hidden) * activation_bytes(w.numbers);
   }
 
@@ -137,38 +161,56 @@ class ExpertSteps {
     const double shared_width = static_cast<double>(moe_.width_of(moe_.shared_hidden));
     const LinearSpec fc1 = expert_linear(0), fc2 = expert_linear(1);
     switch (step) {
-      case Step::kColumnForward:
-        kernels.gemm(local_, experts, hidden, 4);
-        kernels.memory(local_ * 4 * (experts + 2 * static_cast<double>(moe_.per_token)), 2);  // the choice
-        kernels.memory(4 * 4 * pairs_, 3);                                                    // the sort
-        if (is_divided() && !w_.ep_copies) agree(kernels);
-        kernels.memory(2 * pairs_ * row_bytes_);
-        if (is_divided()) send(kernels);
+      case Step::kColumnForward: {
+        if (own_fp8()) kernels.memory(3 * local_ * hidden);  // the cast
+        double alongside = kernels.gemm(local_, experts, hidden, 4);
+        alongside += kernels.memory(local_ * 4 * (experts + 2 * static_cast<double>(moe_.per_token)), 2);  // the choice
+        alongside += kernels.memory(4 * 4 * pairs_, 3);                                                    // the sort
+        alongside += kernels.wait(c_.software.router_us * 1e-6);
+        const double row_bytes = own_fp8() ? hidden : row_bytes_;
+        if (!is_divided()) {
+          kernels.memory(2 * pairs_ * row_bytes);
+        } else if (w_.ep_copies) {
+          share_tokens(row_bytes, alongside, kernels);
+        } else {
+          agree(kernels);
+          kernels.memory(2 * pairs_ * row_bytes);
+          send(row_bytes, kernels);
+        }
         forward(fc1, kernels);
         if (has_shared) kernels.gemm(local_, shared_width, hidden, bytes);
         return;
+      }
       case Step::kInnerForward:
       case Step::kInnerBackward: {
         const Pass pass = step == Step::kInnerForward ? Pass::kForward : Pass::kBackward;
         kernels.memory(local_ * moe_.activation_elements(pass) * bytes * arrived_ / pairs_, has_shared ? 2 : 1);
-        if (pass == Pass::kBackward) kernels.memory(local_ * experts * (4 + bytes));  // of the router
+        if (pass == Pass::kBackward) {  // of the router
+          kernels.memory(local_ * experts * (4 + bytes));
+          kernels.wait(c_.software.router_us * 1e-6);
+        }
         return;
       }
       case Step::kRowForward:
         forward(fc2, kernels);
-        if (is_divided()) send_back(kernels);
+        if (is_divided()) send_back(0, kernels);
         if (has_shared) kernels.gemm(local_, hidden, shared, bytes);
         kernels.memory((pairs_ + local_) * row_bytes_);
         return;
       case Step::kRowGradient:
-        kernels.memory((2 * pairs_ + local_) * row_bytes_);
-        if (is_divided()) send(kernels);
+        if (is_divided() && w_.ep_copies) {
+          share_tokens(row_bytes_, kernels.memory((pairs_ + local_) * row_bytes_), kernels);
+        } else {
+          kernels.memory((2 * pairs_ + local_) * row_bytes_);
+          if (is_divided()) send(own_fp8() ? hidden : row_bytes_, kernels);
+        }
+        if (own_fp8()) kernels.memory(3 * arrived_ * hidden);  // the cast
         gradient(fc2, kernels);
         if (has_shared) kernels.gemm(local_, shared, hidden, bytes);
         return;
       case Step::kColumnGradient:
         gradient(fc1, kernels);
-        if (is_divided()) send_back(kernels);
+        if (is_divided()) send_back(w_.ep_copies ? weight_gradient_seconds(fc2) : 0, kernels);
         kernels.gemm(local_, hidden, experts, bytes);
         if (has_shared) kernels.gemm(local_, hidden, shared_width, bytes);
         kernels.memory((pairs_ + 2 * local_) * row_bytes_);
@@ -197,8 +239,9 @@ class ExpertSteps {
     std::erase_if(linears, [](const LinearSpec& linear) { return linear.experts == 0; });
     return linears.at(index);
   }
+  bool own_fp8() const { return w_.own_experts && w_.numbers == Numbers::kFp8; }
   void casts(double width, Kernels& kernels) const {
-    if (w_.numbers == Numbers::kFp8) kernels.memory(c_.software.cast_bytes * arrived_ * width);
+    if (w_.numbers == Numbers::kFp8 && !w_.own_experts) kernels.memory(c_.software.cast_bytes * arrived_ * width);
   }
   void forward(const LinearSpec& linear, Kernels& kernels) const {
     const auto n = static_cast<double>(linear.n()), k = static_cast<double>(linear.k());
@@ -212,18 +255,30 @@ class ExpertSteps {
   }
   void weight_gradient(const LinearSpec& linear, Kernels& kernels) const {
     const auto n = static_cast<double>(linear.n()), k = static_cast<double>(linear.k());
-    kernels.grouped(on_rank(), GroupSizes::kEqual, n, k, rows(), gradient_bytes());
+    if (own_fp8()) kernels.memory(2 * arrived_ * static_cast<double>(moe_.hidden));  // transposes rows or gradients
+    kernels.grouped(on_rank(), GroupSizes::kEqual, n, k, rows(), mean_gradient_bytes());
     if (c_.software.accumulate_bytes > 0) kernels.memory(c_.software.accumulate_bytes * on_rank() * n * k);
+  }
+  double weight_gradient_seconds(const LinearSpec& linear) const {
+    return grouped_gemm_seconds(c_, w_.numbers, on_rank(), GroupSizes::kEqual, static_cast<double>(linear.n()),
+                                static_cast<double>(linear.k()), rows(), mean_gradient_bytes());
+  }
+  // Of a step's microbatches. The first one writes fp32 and does not read.
+  double mean_gradient_bytes() const {
+    const double first = w_.own_experts && w_.gradient_bytes == 4 ? kAddsFp32 / 2 : 0;
+    return gradient_bytes() - first / std::max(1, w_.num_microbatches());
   }
 
   Transfer over_ep(Collective kind, double bytes) const {
     return {kind, bytes, w_.ep, members_on_node(c_, 1, w_.ep), TransferAxis::kEp};
   }
-  void exchange(Kernels& kernels) const {
-    const double bytes = pairs_ * row_bytes_;  // the fullest rank receives more
-    kernels.times().ep +=
-        c_.software.skew_us * 1e-6 + transfers_.seconds(over_ep(Collective::kAllToAll, bytes * arrived_ / pairs_));
-    kernels.memory(2 * bytes / w_.ep);  // the rank's own rows
+  // Rows of pairs to or from the experts; the fullest rank receives more.
+  double exchange_seconds(double row_bytes) const {
+    return c_.software.skew_us * 1e-6 + transfers_.seconds(over_ep(Collective::kAllToAll, arrived_ * row_bytes));
+  }
+  void exchange(double row_bytes, Kernels& kernels) const {
+    kernels.times().ep += exchange_seconds(row_bytes);
+    kernels.memory(2 * pairs_ * row_bytes / w_.ep);  // the rank's own rows
   }
   // Numbers of rows, for which the host waits.
   void agree(Kernels& kernels) const {
@@ -232,18 +287,27 @@ class ExpertSteps {
                           transfers_.seconds(over_ep(Collective::kAllGather, bytes));
     kernels.memory(2 * 4 * arrived_, 2);
   }
-  // By copies all tokens arrive at all ranks, and messages carry only the rows that a rank's experts need.
-  void send(Kernels& kernels) const {
-    if (w_.ep_copies)
-      kernels.times().ep +=
-          c_.software.skew_us * 1e-6 + transfers_.seconds(over_ep(Collective::kAllGather, w_.ep * local_ * row_bytes_));
-    else
-      exchange(kernels);
-    kernels.memory(2 * arrived_ * row_bytes_);
+  // By copies all tokens arrive at all ranks, beside `alongside` seconds of the router's or the weights' work, and a
+  // kernel gathers the rows of the rank's experts.
+  void share_tokens(double row_bytes, double alongside, Kernels& kernels) const {
+    const double transfer = transfers_.seconds(over_ep(Collective::kAllGather, w_.ep * local_ * row_bytes));
+    kernels.memory(2 * local_ * row_bytes);  // the rank's own tokens
+    kernels.times().ep += c_.software.skew_us * 1e-6 + exposed_beside(c_, transfer, alongside);
+    kernels.memory(2 * arrived_ * row_bytes);
   }
-  void send_back(Kernels& kernels) const {
+  // Messages carry only the rows that a rank's experts need.
+  void send(double row_bytes, Kernels& kernels) const {
+    exchange(row_bytes, kernels);
+    kernels.memory(2 * arrived_ * row_bytes);
+  }
+  // By copies a kernel reads the rows where the experts' ranks wrote them, beside `alongside` seconds of compute.
+  void send_back(double alongside, Kernels& kernels) const {
+    if (w_.ep_copies) {
+      kernels.times().ep += exposed_beside(c_, exchange_seconds(row_bytes_), alongside);
+      return;
+    }
     kernels.memory(2 * arrived_ * row_bytes_);
-    exchange(kernels);
+    exchange(row_bytes_, kernels);
   }
 
   const Workload& w_;
@@ -478,9 +542,7 @@ double qk_sum_seconds(const Workload& w, const AttentionSpec& attention, const C
 
 // Returns the exposed time of a transfer with `alongside` seconds of compute that may hide it.
 double exposed(const Workload& w, const Cluster& c, double transfer, double alongside) {
-  if (!w.overlap_tp) return transfer;
-  const double hidden = std::min(transfer * c.software.hidden_share, alongside);
-  return transfer - hidden + hidden * c.software.beside_slowdown;
+  return w.overlap_tp ? exposed_beside(c, transfer, alongside) : transfer;
 }
 
 bool is_weight_gradient(Step step) {
@@ -557,7 +619,7 @@ void add_kv_exchange(const Workload& w, const LayerSpec& layer, const Cluster& c
     Kernels unused(w, c);
     const double hides = w.overlap_cp ? steps.run({Branch::kAttention, Step::kRowGradient}, unused) : 0;
     backward.memory(2 * local * bytes);
-    again = std::max(0.0, transfer - hides);
+    again = std::max(0.0, transfer - hides) + std::min(transfer, hides) * c.software.beside_slowdown;
   }
   backward.times().tp += last + std::max(0.0, again + transfer - last - alongside(backward));
 }

@@ -18,7 +18,7 @@ void set_sequence_parallel(Program program, bool on, Workload& w) {
 
 void run_as(Program program, Workload& w) {
   if (program == Program::kTrireme) return;
-  w.stage_buffers = w.tp_copies = w.dp_copies = w.ep_copies = w.gathers_kv = w.fp8_weights = false;
+  w.stage_buffers = w.tp_copies = w.dp_copies = w.ep_copies = w.own_experts = w.gathers_kv = w.fp8_weights = false;
   w.overlap_tp = w.overlap_pp = w.overlap_dp = true;
   switch (program) {
     case Program::kTrireme:

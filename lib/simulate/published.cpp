@@ -361,7 +361,7 @@ std::string problem_of(const Row& r) {
                        r.hidden);
   const ModelConfig& m = w.model;
   if (m.experts > 0 && (m.expert_hidden < 1 || m.experts_per_token < 1 || m.experts_per_token > m.experts ||
-                        m.dense_layers >= m.layers || w.imbalance < 1))
+                        m.dense_layers >= m.layers || (w.imbalance > 0 && w.imbalance < 1)))
     return "its experts are out of range";
   if (w.zero < 0 || w.zero > 3 || w.bucket_elements < 1 || w.gradient_bytes < 1) return "its options are out of range";
   return tri::problem_of(w);

@@ -462,10 +462,10 @@ std::string experts_note(const Workload& workload) {
   return fmt::format(
       "experts: {}; predictions of published steps of models with experts are off by 11 to 56 %, more than the "
       "uncertainty (`trireme simulate --rows configs/published/moe.csv`)",
-      workload.ep == 1 ? std::string("with ep 1 no rows are sent")
-                       : fmt::format("the fullest rank is assumed to receive {:g} times the mean of the rows, and "
-                                     "no compute to hide their transfers",
-                                     workload.imbalance));
+      workload.ep == 1
+          ? std::string("with ep 1 no rows are sent")
+          : fmt::format("the fullest rank is assumed to receive {:.2f} times the mean of the rows{}",
+                        workload.fullest_rank(), workload.ep_copies ? "" : ", and no compute to hide their transfers"));
 }
 
 std::string documents_note(const Workload& workload, const Cluster& cluster) {

@@ -1,6 +1,7 @@
 #include "lib/simulate/workload.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "io/base/json.h"
@@ -28,6 +29,14 @@ Numbers numbers_of(const PrecisionConfig& precision) {
 }
 
 }  // namespace
+
+double Workload::fullest_rank() const {
+  constexpr double kSpread = 0.1;  // of the experts' rows
+  if (imbalance > 0 || ep == 1) return std::max(imbalance, 1.0);
+  // Ranks are sums of independent experts, of which all together have the same rows.
+  const double spread = kSpread * std::sqrt((ep - 1.0) / model.experts);
+  return 1 + spread * std::sqrt(2 * std::log(ep));
+}
 
 int Workload::ranks_of_others(AxisSet axes) const {
   int ranks = 1;
@@ -124,6 +133,7 @@ Workload workload_of(const Config& config) {
           .tp_copies = p.tp > 1 && p.tp_transfers == Transfers::kCopies,
           .dp_copies = ranks_along(kBucketAxes, p) > 1 && p.dp_transfers == Transfers::kCopies,
           .ep_copies = ep_by_copies(config),
+          .own_experts = true,
           .gathers_kv = true,
           .overlap_cp = p.overlap_cp,
           .rank_tflops = config.cluster.rank_tflops,

@@ -71,9 +71,8 @@ struct Workload {
   // (parallel.ep_capacity).
   int ep = 1;
   double ep_capacity = 2;
-  // With ep > 1: the rows of the rank whose experts receive most, over the mean of all ranks. The default is assumed:
-  // a router with an auxiliary loss.
-  double imbalance = 1.1;
+  // With ep > 1: the rows of the rank whose experts receive most, over the mean of all ranks; 0: fullest_rank() says.
+  double imbalance = 0;
   Schedule schedule = Schedule::k1F1B;
   std::vector<int> layers_per_chunk = {};  // by virtual stage; empty: layers_of_stage() divides them evenly
   int micro_batch = 1, global_batch = 1;
@@ -99,6 +98,10 @@ struct Workload {
   // This program, for memory only: rows in transfer between stages have their own buffers, and so do the copies of
   // tp, dp and ep into the peers' memory.
   bool stage_buffers = false, tp_copies = false, dp_copies = false, ep_copies = false;
+  // This program: its FP8 GEMMs of experts read rows that were cast before they were copied for each expert, or that the
+  // activation wrote in FP8; and a step's first microbatch overwrites the gradients of experts' weights, which reads no
+  // old ones.
+  bool own_experts = false;
   // This program with cp: attention reads keys and values of whole samples, which are gathered before it, in memory
   // that all layers share; their gradients are summed after it (lib/model/kv_exchange.h). Other programs exchange them
   // alongside attention. overlap_cp: backward's gather is hidden by the GEMM before it, and between machines all groups
@@ -116,6 +119,10 @@ struct Workload {
   bool document_mask = false, resets_positions = false;
   std::shared_ptr<const DocumentSamples> documents;
 
+  // The share of the rows that the fullest of the ep ranks receives, over the mean: `imbalance`, or if that is 0 of
+  // experts whose numbers of rows differ by a tenth (one standard deviation; assumed: a router with an auxiliary loss).
+  // The more experts a rank has, the more evenly the ranks share the rows.
+  double fullest_rank() const;
   int ranks() const { return ranks_of_stage() * pp; }
   int ranks_of_stage() const { return tp * cp * dp * ranks_of_others(kOtherAxes); }
   // The number of ranks that reduce a gradient together, and the distance between consecutive ones, which is exact if
