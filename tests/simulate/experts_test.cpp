@@ -63,6 +63,51 @@ TEST(Experts, rows_pay_for_their_way) {
   EXPECT_LT(step(qwen(16, {"parallel.tp=2"})).parts.tp, step(qwen(16)).seconds);
 }
 
+// The sums of many experts' rows differ less than those of few.
+TEST(Experts, ranks_with_many_experts_share_the_rows_evenly) {
+  const auto fullest = [](int ep, double given = 0) {
+    Workload w = qwen(16, {"parallel.ep=" + std::to_string(ep)});
+    w.imbalance = given;
+    return w.fullest_rank();
+  };
+  EXPECT_EQ(fullest(1), 1);
+  EXPECT_NEAR(fullest(2), 1.01, 0.003);
+  EXPECT_NEAR(fullest(16), 1.08, 0.01);
+  EXPECT_EQ(fullest(16, 1.5), 1.5);
+}
+
+// A step's first microbatch writes gradients of experts' weights and does not read old ones.
+TEST(Experts, the_first_microbatch_overwrites_gradients) {
+  const auto gemms = [](int microbatches) {
+    const std::string batch = std::to_string(16 * microbatches);
+    return step(qwen(16, {"parallel.ep=1", "data.micro_batch=1", "data.global_batch=" + batch})).parts.gemm /
+           microbatches;
+  };
+  EXPECT_LT(gemms(1), 0.95 * gemms(8));
+  EXPECT_GT(gemms(16), gemms(8));
+}
+
+// The return in the backward pass is beside the gradient of fc2's weights; the rest of the rows' way is not.
+TEST(Experts, copies_hide_a_part_of_the_rows_way) {
+  const auto ep_seconds = [](double hidden_share) {
+    Cluster cluster = h100();
+    cluster.software.hidden_share = hidden_share;
+    return step(qwen(16, {"parallel.ep=2", "parallel.ep_transfers=copies"}), cluster).parts.ep;
+  };
+  EXPECT_LT(ep_seconds(0.87), 0.85 * ep_seconds(0));
+  EXPECT_GT(ep_seconds(0.87), 0.4 * ep_seconds(0));
+}
+
+// Rows of FP8 are cast before they are copied to each of their experts.
+TEST(Experts, fp8_rows_are_cast_once) {
+  const auto memory = [](bool own) {
+    Workload w = qwen(16, {"precision.gemm=fp8"});
+    w.own_experts = own;
+    return step(w).parts.memory;
+  };
+  EXPECT_LT(memory(true), 0.85 * memory(false));
+}
+
 // Copies carry all tokens and not only those of a rank's experts, but no host waits for their numbers.
 TEST(Experts, copies_pay_for_all_tokens_but_not_for_the_host) {
   const auto ep_seconds = [](const std::string& transfers, double exchange_us) {
@@ -92,12 +137,16 @@ TEST(Experts, an_all_to_all_uses_both_networks_at_once) {
 TEST(Experts, one_group_is_a_gemm_and_many_read_all_weights) {
   Cluster c = h100();
   c.software.grouped_share = 1;
+  c.software.grouped_rows = 0;
   const auto grouped = [&](double groups, GroupSizes sizes, double m) {
     return grouped_gemm_seconds(c, Numbers::kBf16, groups, sizes, m, 2048, 2048, kWritesBf16);
   };
   EXPECT_DOUBLE_EQ(grouped(1, GroupSizes::kUneven, 4096),
                    gemm_seconds(c, Numbers::kBf16, 4096, 2048, 2048, kWritesBf16));
   EXPECT_GT(grouped(128, GroupSizes::kUneven, 512), grouped(128, GroupSizes::kEqual, 512));
+  const double whole_tiles = grouped(128, GroupSizes::kUneven, 512);
+  c.software.grouped_rows = 32;
+  EXPECT_LT(grouped(128, GroupSizes::kUneven, 512), 0.95 * whole_tiles);
   EXPECT_GT(grouped(128, GroupSizes::kEqual, 8), 128 * 2048.0 * 2048 * 2 / memory_bytes_per_second(c));
 }
 
@@ -163,7 +212,7 @@ TEST(Experts, a_simulation_states_what_it_assumes) {
   const auto config = value_or_throw(resolve_config(parsed("qwen3_30b_a3b", {}), 64));
   const Simulation simulation = value_or_throw(simulate(config, h100()));
   EXPECT_EQ(simulation.workload.ep, 8);
-  EXPECT_NE(to_text(simulation).find("1.1 times the mean"), std::string::npos);
+  EXPECT_NE(to_text(simulation).find("1.05 times the mean"), std::string::npos);
   EXPECT_NE(to_json(simulation).find("\"ep\":8"), std::string::npos);
   EXPECT_FALSE(simulation.memory_estimated);
   const auto muon = value_or_throw(resolve_config(parsed("qwen3_30b_a3b", {"optimizer.name=muon"}), 64));
