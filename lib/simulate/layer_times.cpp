@@ -111,8 +111,8 @@ double busiest(const Workload& w, const AttentionSpec& attention) {
 
 // A block of kKeyTile keys reads the queries and their outputs' gradients (2 bytes an element) and adds to fp32 sums of
 // the queries' gradients (8 bytes). Blocks that process the same queries share these rows while they are in the L2
-// cache. The longer a sequence (2 · `keys`), the more blocks follow each other, the further those that run are apart, and the more
-// of the rows come from memory. `flops` are those of the forward pass, 4 per element of a head and score.
+// cache. The longer a sequence, 2 · `keys`, the more blocks follow each other, the further those that run are apart,
+// and the more of the rows come from memory. `flops` are those of the forward pass, 4 per element of a head and score.
 double attention_memory_seconds(const Cluster& c, double keys, double flops) {
   if (c.software.attention_cached == 0) return 0;
   const double missed = std::max(0.0, 1 - c.software.attention_cached / (2 * keys));
