@@ -243,13 +243,20 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, co
   return entries;
 }
 
+Result<void> skip_candidate(const Error& why) {
+  if (why.os_error == kOtherFormat)
+    return Error{why.message + ", or move the checkpoint away to use an older one", why.code, why.os_error};
+  log_warn("checkpoint skipped: {}", why.message);
+  return {};
+}
+
 Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir, const Retry& retry) {
   const auto candidates = checkpoint_candidates(dir, retry);
   if (!candidates) return candidates.error();
   for (const CheckpointCandidate& candidate : candidates.value()) {
     const auto opened = open_candidate(candidate, retry);
     if (opened) return std::optional(CheckpointEntry{candidate.step, candidate.path, true, ""});
-    log_warn("checkpoint skipped: {}", opened.error().message);
+    if (auto skipped = skip_candidate(opened.error()); !skipped) return skipped.error();
   }
   return std::optional<CheckpointEntry>();
 }

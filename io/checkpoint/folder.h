@@ -69,7 +69,13 @@ struct CheckpointEntry {
 // Opens all candidates. Fails like checkpoint_candidates().
 Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, const Retry& retry = {});
 
+// Logs that a search for the newest checkpoint skips a candidate; `why` is the error of open_candidate(). Fails, with
+// os_error kOtherFormat, if another version of this program wrote the candidate: it may be whole, so an older one would
+// be another model than the user means, and a run that resumes from that one would replace it.
+Result<void> skip_candidate(const Error& why);
+
 // Returns the newest valid checkpoint; logs a warning for each newer candidate that it skips. Does not open older ones.
+// Fails like skip_candidate().
 Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir, const Retry& retry = {});
 
 // Fails if `latest` is a folder, since no checkpoint could be published then.

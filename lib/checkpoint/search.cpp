@@ -34,10 +34,8 @@ Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates
     const CheckpointCandidate& candidate = candidates[next++];
     auto opened = open_candidate(candidate);
     if (!opened && is_transient(opened.error().os_error)) return opened.error();
-    if (!opened && opened.error().os_error == kOtherFormat)  // an older one would lose its steps, and replace it
-      return file_error("{}, or move the checkpoint away to start from an older one", opened.error().message);
     if (!opened) {
-      log_warn("checkpoint skipped: {}", opened.error().message);
+      if (auto skipped = skip_candidate(opened.error()); !skipped) return skipped.error();
       continue;
     }
     manifest = std::move(opened).value();

@@ -42,10 +42,12 @@ auto with_limit(const std::string& path, Limit limit, Task task) {
 }
 
 // Returns the step of the newest valid checkpoint, or 0 if there is none. A checkpoint with a damaged manifest or
-// damaged files does not count, because no run resumes from it.
+// damaged files does not count, because no run resumes from it. Fails with kUsage, so that no later start is tried, if
+// another version wrote it.
 Result<int64_t> newest_step(const std::string& checkpoints, Limit limit) {
   return with_limit(checkpoints, limit, [checkpoints]() -> Result<int64_t> {
     const auto newest = newest_checkpoint(checkpoints);
+    if (!newest && newest.error().os_error == kOtherFormat) return usage_error("{}", newest.error().message);
     if (!newest) return newest.error();
     return newest.value() ? newest.value()->step : 0;
   });

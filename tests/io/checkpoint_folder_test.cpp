@@ -126,6 +126,24 @@ TEST(CheckpointFolder, the_newest_valid_one_is_chosen_and_others_say_why_not) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("step_00000500/shard_00000.h5"), std::string::npos);
 }
 
+TEST(CheckpointFolder, no_older_checkpoint_is_found_in_place_of_one_that_another_version_wrote) {
+  const TemporaryFolder dir;
+  save(dir.path(), 100, "one", 1);
+  save(dir.path(), 200, "one", 2);
+  const std::string path = dir / "step_00000200/manifest.json";
+  set_other_format(path);
+  const auto newest = newest_checkpoint(dir.path());
+  ASSERT_FALSE(newest);
+  EXPECT_EQ(newest.error().code, ExitCode::kFile);
+  EXPECT_EQ(newest.error().os_error, kOtherFormat);
+  EXPECT_EQ(newest.error().message,
+            path +
+                ": the format is 2, but this program reads 1; the file was written by another version: use that "
+                "one, or move the checkpoint away to use an older one");
+  std::filesystem::rename(dir / "step_00000200", dir / "moved");
+  EXPECT_EQ(value_or_throw(newest_checkpoint(dir.path()))->step, 100);
+}
+
 TEST(CheckpointFolder, a_replacement_cut_short_is_finished) {
   const TemporaryFolder dir;
   save(dir.path(), 100, "one", 1);

@@ -63,6 +63,14 @@ cp $manifest before
 train 3 run 1 run.steps=3
 has "the format is 2, but this program reads 1; the file was written by another version: use that one, or move the"
 cmp -s before $manifest || fail "the checkpoint was replaced"
+# Nor is an older model used in its place, unless the command names it.
+run 3 "$trireme" eval run --data text --batches 1
+has "use that one, or move the checkpoint away to use an older one, or name the older one"
+run 3 "$trireme" generate run --prompt 1 --tokens 1
+has "the format is 2"
+run 3 "$trireme" checkpoint export run exported
+has "the format is 2"
+run 0 "$trireme" eval run/checkpoints/step_00000001 --data text --batches 1
 mv run/checkpoints/step_00000002 elsewhere
 train 0 run 1 run.steps=3
 has "resumed from run/checkpoints/step_00000001"

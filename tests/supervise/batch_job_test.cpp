@@ -16,6 +16,7 @@
 #include "lib/observe/metrics/metrics.h"
 #include "lib/observe/status/effective_time.h"
 #include "lib/supervise/command.h"
+#include "tests/io/checkpoint_files.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -72,6 +73,18 @@ TEST_F(WithoutSlurm, a_state_file_of_a_newer_release_is_refused_and_kept) {
       begun.error().message,
       state + ": a newer release of Trireme wrote it (schema 2); this one reads schemas up to 1: use that release");
   EXPECT_EQ(value_or_throw(read_text(state)), newer);
+}
+
+// Status 3 would have the batch script wait for storage and requeue the job.
+TEST_F(WithoutSlurm, a_checkpoint_of_another_version_stops_the_job) {
+  const std::string checkpoints = run + "/checkpoints";
+  ASSERT_TRUE(write_checkpoint(checkpoints, 3, "a", {make_tensor(1, "model/w", StoredType::kF32, {2})}, 1, 1, 1));
+  ASSERT_TRUE(publish(checkpoints, 3, "a"));
+  set_other_format(checkpoints + "/step_00000003/manifest.json");
+  const auto begun = BatchJob(options_of("7")).begin("2 ranks");
+  ASSERT_FALSE(begun);
+  EXPECT_EQ(begun.error().code, ExitCode::kUsage);
+  EXPECT_NE(begun.error().message.find("move the checkpoint away"), std::string::npos) << begun.error().message;
 }
 
 // A pipe without a writer simulates storage that hangs: open() does not return.
