@@ -59,64 +59,42 @@ done
 [[ ${1:-} != --help && ${1:-} != -h ]] || usage 0
 ((${#configs[@]})) || usage 2 >&2
 number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 $2: expected a whole number >= 1"; }
+before='' # the word before $1
+# Options of sbatch whose next word is not their value.
+flags='^(-[HkOsQvW]|--(contiguous|exclusive|get-user-env|hold|ignore-pbs|nice|no-data|no-kill|no-requeue|overcommit'
+flags+='|oversubscribe|parsable|propagate|quiet|reboot|requeue|spread-job|test-only|use-min-nodes|verbose|wait))$'
 while (($#)); do
   case $1 in
     --set | --ranks | --spares | --ntasks | --nodes | --partition | --time | --signal | -n | -N | -p | -t)
       (($# > 1)) || die "$1 needs a value"
+      if [[ $1 == --* ]]; then set -- "$1=$2" "${@:3}"; else set -- "$1$2" "${@:3}"; fi
       ;;
   esac
   case $1 in
-    --set)
-      settings+=(--set "$2")
-      shift
-      ;;
     --no-data) data=(--no-data) ;;
     --set=*) settings+=(--set "${1#*=}") ;;
-    --ranks | --ntasks | -n)
-      ranks=$2
-      shift
-      ;;
-    --spares)
-      SPARES=$2
-      shift
-      ;;
     --spares=*) SPARES=${1#*=} ;;
     --ranks=* | --ntasks=*) ranks=${1#*=} ;;
     -n*) ranks=${1#-n} ;;
-    --nodes | -N)
-      nodes=$2
-      shift
-      ;;
     --nodes=*) nodes=${1#*=} ;;
     -N*) nodes=${1#-N} ;;
-    --partition | -p)
-      partition=$2
-      options+=("--partition=$2")
-      shift
-      ;;
     --partition=*) partition=${1#*=} options+=("$1") ;;
     -p*) partition=${1#-p} options+=("$1") ;;
-    --time | -t)
-      limit=$2
-      options+=("--time=$2")
-      shift
-      ;;
     --time=*) limit=${1#*=} options+=("$1") ;;
     -t*) limit=${1#-t} options+=("$1") ;;
-    --signal)
-      signal=$2
-      options+=("--signal=$2")
-      shift
-      ;;
     --signal=*) signal=${1#*=} options+=("$1") ;;
     --array | --array=* | -a*)
       die "$1: the tasks of an array would all train in one run folder; name several configs instead"
       ;;
     --cpus-per-task | --cpus-per-task=* | -c*) cpus=given options+=("$1") ;;
     --dependency | --dependency=* | -d*) waits=yes options+=("$1") ;;
-    *.yaml | *.yml) die "$1: name the configs before the options" ;;
+    *.yaml | *.yml)
+      [[ $before =~ ^(-[A-Za-z]|--[a-z-]+)$ && ! $before =~ $flags ]] || die "$1: name the configs before the options"
+      options+=("$1")
+      ;;
     *) options+=("$1") ;;
   esac
+  before=$1
   shift
 done
 [[ -z $ranks ]] || number --ranks "$ranks"

@@ -497,7 +497,10 @@ echo "if then" >bad.sh
 TRIREME_ENV=bad.sh refuses "bad.sh: .*syntax error"
 printf 'export A=1\r\n' >bad.sh
 TRIREME_ENV=bad.sh refuses "bad.sh: .*CR LF.* sed -i"
-refuses "b.yaml: name the configs before the options" --no-data b.yaml
+for words in --no-data "--comment b.yaml" --hold -H "--set run.steps=1" --mem=1G "-N 1"; do
+  # shellcheck disable=SC2086 # words
+  refuses "c.yaml: name the configs before the options" $words c.yaml
+done
 RUN_DIR=$'run\nother' refuses "config.yaml: run.dir contains a line break"
 TRIREME_ENV=$'no\e[31m' refuses "no[?]\[31m: cannot read"
 refuses "one run folder" --array=0-1
@@ -517,6 +520,12 @@ done
 fresh
 submit --time=2 --signal=B:USR1@30
 ((status == 0)) || fail "a short lead is refused"
+# The word after an option of sbatch is its value, whatever it looks like.
+fresh
+submit --comment x.yaml -J y.yml -p gpu --time 1:00:00 --set run.name=z.yaml
+((status == 0)) || fail "values that look like configs are refused: $(<log)"
+[[ $(paste -sd' ' sbatch.arguments) == *" --comment x.yaml -J y.yml -pgpu --time=1:00:00 "* ]] ||
+  fail "options: $(paste -sd' ' sbatch.arguments)"
 # TRIREME is relative to the current folder, configs to TRIREME_ROOT.
 fresh
 mkdir elsewhere && cp config.yaml elsewhere
