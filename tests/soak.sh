@@ -2,7 +2,8 @@
 # The long tests, which are not part of CI: `make soak` runs all, `make soak-clang` and so on run one.
 #
 #   soak.sh clang      a second compiler: all of the CPU backend built with clang++, warnings are errors, thread-safety
-#                      annotations (io/base/mutex.h) are checked; unit tests with all of their cases
+#                      annotations (io/base/mutex.h) are checked; unit tests, and the tests of several ranks that read
+#                      TRIREME_ALL_CASES, with all of their cases
 #   soak.sh address    unit tests, and a training of four ranks, under AddressSanitizer and UndefinedBehaviorSanitizer
 #   soak.sh thread     unit tests under ThreadSanitizer
 #   soak.sh crash      ranks of the executable killed at 500 moments of a save, and 200 storage calls that fail or take long
@@ -60,7 +61,10 @@ case $kind in
       exit 1
     }
     build -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
-    TRIREME_ALL_CASES=1 unit_tests
+    export TRIREME_ALL_CASES=1
+    unit_tests
+    readers=$(grep -l TRIREME_ALL_CASES tests/mp/*.sh tests/mp/*.cpp | sed 's|.*/||; s|[.].*||' | paste -sd'|')
+    ctest --test-dir "build-$kind" --output-on-failure --timeout 7200 -j "$jobs" -R "^mp_($readers)\$"
     ;;
   address)
     sanitized address,undefined

@@ -14,9 +14,14 @@ bottles | sed s/green/brown/ >other.txt
 run 0 "$trireme" data prepare --format text --tokenizer bytes --output other other.txt
 make_chat
 
-# stopped_after RUN STEP COPY: copies a run as it was after this step, which has a checkpoint. Its metrics have the later steps,
-# which the next start reports as lost.
+# stopped_after RUN STEP COPY RANKS SETTINGS...: copies a run as it was after this step, which has a checkpoint. Its
+# metrics have the later steps, which the next start reports as lost. With TRIREME_ALL_CASES trains the copy instead.
 stopped_after() {
+  if [[ -n ${TRIREME_ALL_CASES:-} ]]; then
+    rm -rf "$3"
+    train 0 "$3" "$4" "${@:5}" run.steps="$2"
+    return
+  fi
   local checkpoint
   rm -rf "$3" && cp -r "$1" "$3"
   for checkpoint in "$3"/checkpoints/step_*; do
@@ -46,7 +51,7 @@ data.sources=[] data.stages=[{\"until_tokens\":1000,\"sources\":[text]},{\"sourc
   elif [[ $kind == *precision* ]]; then
     train 0 parts 8 "${mesh[@]}" "${settings[@]}" run.steps=5
   else
-    stopped_after whole 5 parts
+    stopped_after whole 5 parts 8 "${mesh[@]}" "${settings[@]}"
   fi
   train 0 parts 8 "${mesh[@]}" "${settings[@]}" checkpoint.every=3
   has "resumed from parts/checkpoints/step_00000005"
@@ -80,7 +85,7 @@ rm -rf whole parts
 ramp=data.batch_ramp=0:4,512:8 # the first four steps have 4 samples
 kept=(checkpoint.every=3 checkpoint.keep_last=4)
 train 0 whole 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp" "${kept[@]}"
-stopped_after whole 3 start
+stopped_after whole 3 start 8 "${mesh[@]}" optimizer.ema=0.9 "$ramp"
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 dp=1 zero=1" \
   "4 tp=4 pp=1 dp=1 zero=1" "2 tp=1 pp=1 dp=2 zero=0" "4 tp=1 pp=1 dp=2 zero=2 cp=2" "8 tp=2 pp=1 dp=1 zero=1 cp=4" \
   "4 tp=1 pp=2 dp=2 zero=2 schedule=auto" "4 tp=2 pp=2 dp=1 zero=1 schedule=zb_h1" \
@@ -102,7 +107,7 @@ echo "parts of sequences: a resume has equal bits, and whole sequences continue 
 parts=(parallel.tp=1 parallel.cp=2 parallel.pp=2 parallel.dp=2 parallel.zero=2 optimizer.ema=0.9 "$ramp")
 rm -rf whole_cp start_cp single
 train 0 whole_cp 8 "${parts[@]}" "${kept[@]}"
-stopped_after whole_cp 3 start_cp
+stopped_after whole_cp 3 start_cp 8 "${parts[@]}"
 cp -r start_cp single
 train 0 start_cp 8 "${parts[@]}"
 run 0 "$trireme" checkpoint diff whole_cp start_cp
@@ -116,7 +121,7 @@ echo "with loss masks the loss is the mean over the targets of all ranks on any 
 rm -rf whole_masked start_masked
 masked=('data.sources=[chat]' data.validation_fraction=0.1 run.eval_every=6 run.eval_batches=2 "$ramp")
 train 0 whole_masked 8 "${mesh[@]}" "${masked[@]}" "${kept[@]}"
-stopped_after whole_masked 3 start_masked
+stopped_after whole_masked 3 start_masked 8 "${mesh[@]}" "${masked[@]}"
 # Prints the lines of a run's metrics since its last restart.
 since_restart() { tac "$1/metrics.jsonl" | sed '/^{"restart"/q' | tac; }
 validation() { since_restart "$1" | sed -n 's/.*"step":\([0-9]*\).*"validation_loss":\([^,}]*\).*/\1 \2/p' | tail -2; }
@@ -148,7 +153,7 @@ documents=(data.document_mask=true data.eod_loss=false data.packing=best_fit "$r
   'data.validation=[{"name":"lines","path":"lines"},{"name":"talk","path":"chat"}]' run.eval_every=6 run.eval_batches=2)
 rm -rf whole_documents start_documents parts_documents
 train 0 whole_documents 8 "${mesh[@]}" "${documents[@]}" "${kept[@]}"
-stopped_after whole_documents 3 start_documents
+stopped_after whole_documents 3 start_documents 8 "${mesh[@]}" "${documents[@]}"
 cp -r start_documents parts_documents
 train 0 parts_documents 8 "${mesh[@]}" "${documents[@]}"
 run 0 "$trireme" checkpoint diff whole_documents parts_documents
@@ -177,7 +182,7 @@ echo "muon continues on another layout, and another optimizer does not continue 
 muon=(optimizer.name=muon lr.peak=1e-3)
 rm -rf whole_muon start_muon
 train 0 whole_muon 8 "${mesh[@]}" "${muon[@]}" "${kept[@]}"
-stopped_after whole_muon 6 start_muon
+stopped_after whole_muon 6 start_muon 8 "${mesh[@]}" "${muon[@]}"
 for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=4 pp=1 dp=1 zero=1" "4 tp=1 pp=1 dp=4 zero=2"; do
   read -r ranks tp pp dp zero <<<"$layout"
   rm -rf other && cp -r start_muon other
@@ -195,7 +200,7 @@ echo "experts continue on another number of ranks that divide them"
 read -ra moe <<<"$experts"
 rm -rf whole_moe start_moe
 train 0 whole_moe 4 parallel.tp=2 parallel.dp=2 parallel.ep=4 "${moe[@]}" "${kept[@]}"
-stopped_after whole_moe 6 start_moe
+stopped_after whole_moe 6 start_moe 4 parallel.tp=2 parallel.dp=2 parallel.ep=4 "${moe[@]}"
 for layout in "1 tp=1 ep=1 zero=0" "4 tp=1 ep=2 zero=1" "2 tp=2 ep=1 zero=1"; do
   read -r ranks tp ep zero <<<"$layout"
   rm -rf other && cp -r start_moe other
