@@ -79,16 +79,19 @@ Result<void> check(const CheckOptions& options) {
   const auto ranks = planned_ranks(parsed.value(), options.ranks);
   if (!ranks) return ranks.error();
   std::optional<Cluster> cluster;
+  std::string replaced;  // a warning
   if (!options.cluster.empty()) {
     auto read = read_cluster(options.cluster);
     if (!read) return read.error();
     cluster = std::move(read).value();
+    replaced = ranks_note(*cluster, parsed.value());
     parsed.value() = on_machines_of(*cluster, std::move(parsed).value());
   }
   auto config = resolve_config(std::move(parsed).value(), ranks.value());
   if (!config) return config.error();
-  const auto plan = plan_on_machines(config.value(), cluster, ranks.value());
+  auto plan = plan_on_machines(config.value(), cluster, ranks.value());
   if (!plan) return plan.error();
+  if (!replaced.empty()) plan.value().warnings.push_back(replaced);
   if (!options.svg.empty())
     if (auto written = write_file(options.svg, mesh_picture(config.value())); !written) return written;
   if (options.get.empty()) return report(options, config.value(), plan.value(), ranks.value());

@@ -54,6 +54,8 @@ Result<void> plan(const PlanArguments& options) {
     return error;
   }
   search.value().notes = plan_notes(config.value(), cluster.value(), requested, search.value());
+  if (std::string note = ranks_note(cluster.value(), config.value()); !note.empty())
+    search.value().notes.push_back(std::move(note));
   options.json ? print_answer(to_json(search.value(), cluster.value()))
                : print_text(to_text(search.value(), cluster.value()));
   if (options.output.empty()) return {};

@@ -22,6 +22,7 @@
 #include "lib/simulate/scaling.h"
 #include "lib/simulate/schedule_rows.h"
 #include "lib/simulate/simulation.h"
+#include "lib/simulate/step_memory.h"
 
 namespace tri {
 namespace {
@@ -192,6 +193,7 @@ Result<void> run_simulation(const SimulateOptions& requested) {
   Config config = std::move(parsed).value();
   const auto ranks = planned_ranks(config, options.ranks);
   if (!ranks) return ranks.error();
+  const std::string replaced = ranks_note(cluster.value(), config);
   config.cluster.ranks_per_node = cluster.value().node.ranks;  // a tp group must fit into the cluster's nodes
   if (options.fp8) config.precision.gemm = GemmFormat::kFp8;
   auto resolved = resolve_for(options.workload.program, std::move(config), ranks.value());
@@ -203,6 +205,7 @@ Result<void> run_simulation(const SimulateOptions& requested) {
   workload.documents = std::move(documents).value();
   auto simulation = simulate(resolved.value(), cluster.value(), workload);
   if (!simulation) return simulation.error();
+  if (!replaced.empty()) simulation.value().notes.push_back(replaced);
   if (!options.trace.empty())
     if (auto written = write_trace(simulation.value(), options.trace); !written) return written;
   if (!options.page.empty())

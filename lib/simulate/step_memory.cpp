@@ -406,6 +406,12 @@ Config on_machines_of(const Cluster& cluster, Config config) {
   return config;
 }
 
+std::string ranks_note(const Cluster& cluster, const Config& config) {
+  if (config.cluster.ranks_per_node == cluster.node.ranks) return "";
+  return fmt::format("cluster.ranks_per_node: the config's {} is replaced by {}, node.ranks of the cluster file",
+                     config.cluster.ranks_per_node, cluster.node.ranks);
+}
+
 Result<Config> planned_for(Config config, const Cluster& cluster) {
   if (auto known = check_numbers(config, cluster); !known) return known.error();
   config = on_machines_of(cluster, std::move(config));

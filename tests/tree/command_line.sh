@@ -72,6 +72,13 @@ auto=(check "$source_dir/configs/llama_8b.yaml" --ranks 8 --no-data --set parall
 says 0 'the latter needs 86.52 GiB of 75.46 GiB per rank' "${auto[@]}"
 says 0 'schedule: 1f1b (parallel.schedule: auto' "${auto[@]}" --cluster "$source_dir/configs/clusters/h100.yaml"
 says 0 'schedule: zb_h1 (parallel.schedule: auto' "${auto[@]}" --cluster "$source_dir/configs/clusters/h200.yaml"
+# The cluster file's ranks per node replace the config's: check, simulate and plan say so.
+for command in "check --no-data" simulate plan; do
+  # shellcheck disable=SC2086
+  says 0 "cluster.ranks_per_node: the config's 4 is replaced by 8, node.ranks of the cluster file" $command \
+    "$source_dir/configs/llama_8b.yaml" --ranks 8 --cluster "$source_dir/configs/clusters/h100.yaml" \
+    --set cluster.ranks_per_node=4 --set parallel.tp=4
+done
 # Only one suggestion is made at a time, and none that does not exist.
 for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --network' '--startup --schedules'; do
   # shellcheck disable=SC2086
