@@ -69,8 +69,10 @@ struct PrepareSummary {
 // Prepares token files. Every document is followed by the tokenizer's end-of-document token. The result depends neither
 // on `threads` nor on interruptions. Inputs may be packed by gzip or Zstandard.
 //
-// A run that is interrupted, or that fails after its first document, leaves a state (PREFIX.json.part and the parts of
-// the token files), from which the next run with the same options continues. The texts of inputs that have changed
+// A run that is interrupted, or whose inputs fail after its first document, leaves a state (PREFIX.json.part and the
+// parts of the token files), from which the next run with the same options continues. If the output cannot be written,
+// as on a full disk, neither can a state of it: the last saved one stays, and at most the work of `save_seconds`, and
+// of publishing the files, is lost; before the first one is saved, all of it. The texts of inputs that have changed
 // since then are compared: the run continues after the last saved point before the first change, and is refused if
 // there is none; kOverwrite then discards the state and starts over. A point where more documents were skipped than
 // `skip_bad` allows now is not used either.

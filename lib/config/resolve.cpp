@@ -84,12 +84,30 @@ class Resolver {
     if (!error.empty()) errors_.push_back(std::move(error));
   }
 
+  // Checks that files can be created in the folder that `field` names. Limits of Linux: 255 bytes per name, 4,096 per
+  // path. The longest names in a run folder are those of checkpoints being replaced: kOwn bytes at most.
+  void check_folder(const char* field, const std::string& folder) {
+    constexpr size_t kMostName = 255, kMostPath = 4095, kOwn = 255;
+    if (folder.size() + kOwn > kMostPath)
+      return add("{}: the path has {} bytes, but at most {} leave space for the names of the run's files; shorten it",
+                 field, folder.size(), kMostPath - kOwn);
+    for (size_t at = 0; at < folder.size();) {
+      const size_t end = std::min(folder.find('/', at), folder.size());
+      if (end - at > kMostName)
+        return add("{}: a name in it has {} bytes, but file systems allow {}; shorten it", field, end - at, kMostName);
+      at = end + 1;
+    }
+  }
+
   void fill() {
+    const bool has_folder = !c_.run.dir.empty(), has_checkpoints = !c_.checkpoint.dir.empty();
     fill_derived(c_.model);
     const int64_t model_ranks = ranks_along(kModelAxes, c_.parallel);
     if (c_.parallel.dp == 0 && world_ % model_ranks == 0) c_.parallel.dp = static_cast<int>(world_ / model_ranks);
     if (c_.run.dir.empty()) c_.run.dir = "runs/" + c_.run.name;
-    if (c_.checkpoint.dir.empty()) c_.checkpoint.dir = c_.run.dir + "/checkpoints";
+    check_folder(has_folder ? "run.dir" : "run.name", c_.run.dir);
+    if (has_checkpoints) check_folder("checkpoint.dir", c_.checkpoint.dir);
+    if (!has_checkpoints) c_.checkpoint.dir = c_.run.dir + "/checkpoints";
     if (!c_.data.batch_ramp.empty()) {
       // The parser refuses a given value that equals the default.
       if (c_.data.global_batch != DataConfig{}.global_batch) add_text(batch_conflict(c_));

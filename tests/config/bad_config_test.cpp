@@ -695,6 +695,32 @@ TEST(BadCombination, is_refused_with_numbers_and_values_that_fit) {
   }
 }
 
+TEST(BadConfig, folders_whose_files_cannot_be_created_are_refused) {
+  const auto resolved = [](const std::string& override) {
+    return resolve_config(value_or_throw(parse_config("", "a.yaml", {override})), 1);
+  };
+  const std::string name(255, 'n'), many = "/" + name + "/" + name;
+  std::string longest;
+  while (longest.size() + many.size() <= 3840) longest += many;
+  longest += "/" + std::string(3840 - longest.size() - 1, 'n');
+  for (const std::string& good : {"run.dir=" + longest, "checkpoint.dir=/" + name + "/", "run.name=" + name})
+    EXPECT_TRUE(resolved(good)) << resolved(good).error().message;
+  const std::string is_long =
+                        ": the path has 3842 bytes, but at most 3840 leave space for the names of the run's files; "
+                        "shorten it",
+                    has_long = ": a name in it has 256 bytes, but file systems allow 255; shorten it";
+  const std::pair<std::string, std::string> table[] = {{"run.dir=" + longest + "/n", "run.dir" + is_long},
+                                                       {"checkpoint.dir=" + longest + "/n", "checkpoint.dir" + is_long},
+                                                       {"run.dir=a/" + name + "n/b", "run.dir" + has_long},
+                                                       {"checkpoint.dir=" + name + "n", "checkpoint.dir" + has_long},
+                                                       {"run.name=" + name + "n", "run.name" + has_long}};
+  for (const auto& [override, message] : table) {
+    const auto refused = resolved(override);
+    ASSERT_FALSE(refused) << override;
+    EXPECT_EQ(refused.error().message, with_count(message));
+  }
+}
+
 TEST(BadConfig, all_errors_of_file_and_overrides_are_reported_together) {
   const Result<Config> config = parse_config(R"(run:
   steps: ten
