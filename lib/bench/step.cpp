@@ -94,6 +94,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena},
                   {.timing = bench.timed ? StepTiming::kOn : StepTiming::kOff, .update = UpdateEnd::kNextStep});
   trainer.make_start_values();
+  if (trainer.must_load_kernels()) trainer.load_kernels();
 
   const int64_t samples = int64_t{microbatches(config)} * config.data.micro_batch;  // of this dp rank
   const SequenceChunks chunks{config.model.seq_len, mesh.axis("cp")};

@@ -96,6 +96,8 @@ class Fp8Layers {
   // The host has seen that the step's numbers were finite, so the scales have a history.
   void step_was_finite() { has_history_ = true; }
   bool has_history() const { return has_history_; }
+  // For runs whose numbers are not used: they have the kernels of steps with a history, or of those without one.
+  void assume_history(bool has_history) { has_history_ = has_history; }
 
   const Fp8Tensors& tensors() const { return tensors_; }
   const Fp8Slots& slots() const { return slots_; }

@@ -558,6 +558,7 @@ class MoeLayer final : public BranchLayer {
                     .bias = bias.empty() ? Tensor{} : bias.rows(rows_.number(), 1).flat(),
                     .rule = spec_.rule},
                    ctx.compute);
+    if (!run.experts.empty()) ctx.compute.copy(t.experts.data, run.experts.data(), t.experts.bytes());
     // A repeated forward pass finds them saved; without a backward pass nothing reads them.
     if (!t.all_counts.empty() && run.counts) {
       ctx.compute.copy(t.all_counts.data, w.counts.data, w.counts.bytes());

@@ -147,8 +147,9 @@ struct MoeRun {
   GroupOnStream* ep = nullptr;     // the ranks that divide the experts, on the compute stream; null: rows stay here
   PeerWindows* windows = nullptr;  // their memory, with parallel.ep_transfers: copies
   MoeStatistics statistics;
-  float token_share = 0;  // 1 / tokens of a step, over which the router's losses are means
-  bool counts = false;    // the next forward passes count for the step; recomputed ones do not
+  float token_share = 0;              // 1 / tokens of a step, over which the router's losses are means
+  bool counts = false;                // the next forward passes count for the step; recomputed ones do not
+  std::vector<int32_t> experts = {};  // (Rl, K): those of the rows, instead of the routers' choice; empty: the latter
 };
 
 // An owner of experts lacks memory for the rows that a microbatch sends to it.

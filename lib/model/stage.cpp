@@ -95,6 +95,16 @@ void Stage::begin(Mode mode) {
   }
 }
 
+void Stage::set_expert_choice(ExpertChoice choice) {
+  moe_.experts.clear();
+  const Config& config = ctx_.config;
+  if (choice == ExpertChoice::kRouter || config.model.experts == 0) return;
+  const int64_t pairs = ctx_.dims.Rl * config.model.experts_per_token, ep = config.parallel.ep;
+  const int64_t of_rank = config.model.experts / ep;
+  for (int64_t pair = 0; pair < pairs; ++pair)
+    moe_.experts.push_back(static_cast<int32_t>(pair % ep * of_rank + pair / ep % of_rank));
+}
+
 int Stage::take_slot(std::vector<int>& free, std::vector<int>& slot_of, int microbatch) {
   const int slot = free.back();
   free.pop_back();

@@ -479,6 +479,10 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   if (files && !is_complete && mesh.world_rank == 0) files = checkpoints.check_manifest(begun);
   if (files && mesh.world_rank == 0) files = begin_files(planned, start, begun.steps, last);
   if (auto agreed = agree(job, files); !agreed) return agreed;
+  if (!is_complete && trainer.must_load_kernels()) {
+    trainer.load_kernels();
+    startup.phase_done("first kernels");
+  }
   changes.insert(state.value().origin.begin(), state.value().origin.end());
   if (mesh.world_rank == 0) log_start(events, planned, start, begun.steps, last, tokens, startup, std::move(changes));
   if (is_complete) {

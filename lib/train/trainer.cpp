@@ -1,9 +1,11 @@
 #include "lib/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <optional>
 
+#include "kernels/ops.h"
 #include "lib/comm/groups/compute_progress.h"
 #include "lib/optim/lr.h"
 #include "lib/tune/overlap_splits.h"
@@ -88,11 +90,79 @@ void Trainer::set_batch(int samples, std::optional<int64_t> targets) {
   engine_.set_batch(tokens, targets.value_or(tokens));
 }
 
-void Trainer::run_plan() {
+bool Trainer::must_load_kernels() const {
+  const Config& config = engine_.config();
+  return engine_.device().kind() == DeviceKind::kCuda && config.parallel.pp > 1 &&
+         config.parallel.schedule == Schedule::kZbV;
+}
+
+// Everything that it writes, a step or an evaluation overwrites before reading it.
+void Trainer::load_kernels() {
+  TRI_REQUIRE(has_state_, "load_kernels() was called before make_start_values() or state_loaded()");
+  const Config& config = engine_.config();
+  const RankTensors& tensors = engine_.tensors();
+  Stream& compute = runtime().compute();
+  Stage& stage = engine_.stage();
+  // No other rank writes to the memory of sends.
+  std::vector<Tensor> rows;
+  for (const auto* rings : {&tensors.boundaries.outputs, &tensors.boundaries.dinputs})
+    for (const auto& ring : *rings) rows.insert(rows.end(), ring.begin(), ring.end());
+  TRI_REQUIRE(rows.size() >= 3, "a stage with {} buffers to send from", rows.size());
+  const Tensor input = rows[0], doutput = rows[1], output = rows[2];
+  const int count = std::min(2, microbatches(config));  // the second one adds to the gradients of the first
+  std::vector<int32_t> tokens(static_cast<size_t>(count * stage_dims(config, engine_.mesh()).R));
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>(i % static_cast<size_t>(config.model.vocab));
+  runtime().synchronize();
+  // Routers could choose experts that lack memory for the rows.
+  stage.set_expert_choice(Stage::ExpertChoice::kInTurn);
+  store().gradients.set_microbatches(count);
+  engine_.batch().load(tokens, tokens);
+
+  const auto forward = [&](int chunk, int microbatch) {
+    normal_values({.out = input.flat(), .key = 1}, compute);
+    stage.forward(chunk, microbatch, input, output);
+  };
+  const auto train = [&] {
+    begin_plan();
+    for (int m = 0; m < count; ++m)
+      for (int chunk = config.parallel.chunks; chunk-- > 0;) {
+        forward(chunk, m);
+        normal_values({.out = doutput.flat(), .key = 2, .scale = 1e-3f}, compute);
+        stage.backward(chunk, m, input, doutput, output);
+        if (!tensors.stage.due.empty()) stage.weight_gradients(chunk, m);
+      }
+    optimizer_.reduce();
+  };
+  Fp8Layers* const fp8 = stage.fp8();
+  const bool makes_scales = fp8 != nullptr && !fp8->has_history();
+  train();
+  if (makes_scales) {
+    fp8->assume_history(true);
+    train();
+  }
+  // The forward pass of a step may run alongside the update of the step before.
+  for (const bool leaves_room : {false, true}) {
+    compute.leave_room(leaves_room);
+    stage.begin(Stage::Mode::kEvaluate);
+    for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) forward(chunk, 0);
+  }
+  compute.leave_room(false);
+  runtime().synchronize();
+  if (makes_scales) fp8->assume_history(false);
+  stage.set_expert_choice(Stage::ExpertChoice::kRouter);
+  store().gradients.set_microbatches(microbatches(config));
+}
+
+void Trainer::begin_plan() {
   store().gathers.before_zeroing();
   store().gradients.begin_step();
   engine_.batch().zero_losses();
   engine_.stage().begin(Stage::Mode::kTrain);
+}
+
+void Trainer::run_plan() {
+  begin_plan();
   engine_.executor().run(*plan_, engine_.stage());
 }
 

@@ -82,6 +82,16 @@ class Trainer {
                   const StepStatistics& local = {}, const std::function<void()>& before_update = nullptr,
                   StepLimits limits = {});
 
+  // Whether load_kernels() has to be called before the first step. The driver loads a kernel when it is first launched,
+  // and the host then waits for the device's work, transfers between stages included. In a folded pipeline (zb_v) these
+  // depend on actions that the host has not enqueued yet, so that the ranks would wait forever. In the other schedules
+  // they depend only on earlier actions, of this rank or of another one that waits for nothing itself.
+  bool must_load_kernels() const;
+  // Runs two microbatches of a step, without transfers between stages, and the sums over ranks at its end, so that all
+  // kernels of its plan are loaded, and those of an evaluation. Needs a state, which it does not change: a step starts
+  // with its own numbers. Waits for the work. Needs several stages. Collective over the mesh.
+  void load_kernels();
+
   // The compute stream waits for the last step's update.
   void finish_update() { store().gathers.finish_updates(); }
 
@@ -109,6 +119,7 @@ class Trainer {
                       const std::function<void()>& before_update, StepLimits limits);
   // Of the following steps: samples, and targets (StepPlace::targets).
   void set_batch(int samples, std::optional<int64_t> targets);
+  void begin_plan();
   void run_plan();  // the forward and backward actions of a step
 
   Engine engine_;

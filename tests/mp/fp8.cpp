@@ -122,6 +122,16 @@ TEST(Fp8, a_split_backward_pass_has_the_bits_of_a_whole_one) {
     }
 }
 
+TEST(Fp8, loading_kernels_changes_no_bit) {
+  using enum Schedule;
+  const auto B = Dtype::kBF16;
+  for (const Layout& layout :
+       that_fit({fp8({.pp = 2, .chunks = 2, .schedule = kZbV, .llama = true, .compute_layers = 1}),
+                 fp8({.dp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kZbV, .precision = B}),
+                 fp8({.tp = 2, .pp = 2, .schedule = kZbH1, .llama = true, .moe = true, .ep = 2, .micro_batch = 2})}))
+    expect_loading_changes_no_bit(layout);
+}
+
 TEST(Fp8, bounds_find_faulty_gradients_of_a_layer) {
   if (test_device_kind() != DeviceKind::kCpu) GTEST_SKIP() << "faults are those of the CPU's GEMMs";
   expect_faults_are_found(fp8({}));

@@ -382,6 +382,7 @@ History train(const Layout& layout, bool alone) {
       trainer.engine().set_overlap_splits(splits);
     }
     trainer.make_start_values();
+    if (layout.loads_kernels || trainer.must_load_kernels()) trainer.load_kernels();
     const SplitSums sums(layout, trainer);
     for (int64_t step = 0; step < layout.steps; ++step) {
       if (layout.bad_steps != BadSteps::kNone && (step == 0 || step == 3)) {
@@ -705,6 +706,32 @@ void expect_bit_identical(const History& a, const History& b, const std::string&
     EXPECT_EQ(a.steps[step].grad_norm, b.steps[step].grad_norm) << what << ", step " << step;
   }
   EXPECT_EQ(a.parameters, b.parameters) << what;
+}
+
+void expect_loading_changes_no_bit(Layout layout) {
+  layout.steps = 6;
+  const History plain = train(layout, false);
+  layout.loads_kernels = true;
+  const History loaded = train(layout, false);
+  expect_bit_identical(loaded, plain, layout.name());
+  ASSERT_EQ(loaded.steps.size(), plain.steps.size());
+  for (size_t step = 0; step < plain.steps.size(); ++step) {
+    const StepResult &a = loaded.steps[step], &b = plain.steps[step];
+    ASSERT_EQ(a.fp8.size(), b.fp8.size());
+    for (size_t slot = 0; slot < a.fp8.size(); ++slot) {
+      EXPECT_EQ(a.fp8[slot].scale, b.fp8[slot].scale) << layout.name() << ", step " << step << ", slot " << slot;
+      EXPECT_EQ(a.fp8[slot].amax, b.fp8[slot].amax) << layout.name() << ", step " << step << ", slot " << slot;
+      EXPECT_EQ(a.fp8[slot].elements, b.fp8[slot].elements) << layout.name() << ", step " << step << ", slot " << slot;
+      EXPECT_EQ(a.fp8[slot].saturated, b.fp8[slot].saturated) << layout.name() << ", step " << step;
+      EXPECT_EQ(a.fp8[slot].underflowed, b.fp8[slot].underflowed) << layout.name() << ", step " << step;
+    }
+    ASSERT_EQ(a.routers.size(), b.routers.size());
+    for (size_t layer = 0; layer < a.routers.size(); ++layer) {
+      EXPECT_EQ(a.routers[layer].load, b.routers[layer].load) << layout.name() << ", step " << step;
+      EXPECT_EQ(a.routers[layer].aux_loss, b.routers[layer].aux_loss) << layout.name() << ", step " << step;
+      EXPECT_EQ(a.routers[layer].z_loss, b.routers[layer].z_loss) << layout.name() << ", step " << step;
+    }
+  }
 }
 
 Layout on_test_device(Layout layout) {

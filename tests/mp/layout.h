@@ -55,9 +55,10 @@ struct Layout {
   int64_t bucket_elements = 2000;  // several buckets per chunk
   int micro_batch = 1;             // sequences
   BadSteps bad_steps = BadSteps::kNone;
-  bool masked = false;     // targets of samples are masked, of some none, of others all
-  bool documents = false;  // samples of several documents (data.document_mask)
-  bool wide = false;       // four layers, twice as wide: sizes that FP8 supports
+  bool loads_kernels = false;  // before the first step, even if the device does not need it
+  bool masked = false;         // targets of samples are masked, of some none, of others all
+  bool documents = false;      // samples of several documents (data.document_mask)
+  bool wide = false;           // four layers, twice as wide: sizes that FP8 supports
   GemmFormat gemms = GemmFormat::kCompute;
   int compute_layers = 0;  // at either end of the model, in addition to fp8
   Dtype fp8_gradients = Dtype::kE5M2;
@@ -144,6 +145,8 @@ ReorderedRuns reordered(const Layout& layout);
 // Returns the same model's history on one rank; on rank 0. Collective.
 const History& reference(const Layout& layout);
 void expect_bit_identical(const History& a, const History& b, const std::string& what);
+// Checks that Trainer::load_kernels() before the first step changes no number of any step, and no parameter. Collective.
+void expect_loading_changes_no_bit(Layout layout);
 
 // Returns the layout with samples that suit the tested device: on GPUs the chunks of cp are whole tiles.
 Layout on_test_device(Layout layout);

@@ -285,6 +285,26 @@ TEST(Parity, a_split_backward_pass_has_the_bits_of_a_whole_one) {
   }
 }
 
+TEST(Parity, loading_kernels_changes_no_bit) {
+  using enum Schedule;
+  const auto B = Dtype::kBF16;
+  const auto Muon = OptimizerKind::kMuon;
+  const auto full = Recompute::kFull;
+  for (const Layout& layout :
+       that_fit({{.pp = 2},
+                 {.pp = 2, .chunks = 2, .schedule = kZbV, .tied = true},
+                 {.dp = 2, .pp = 2, .chunks = 2, .zero = 1, .schedule = kZbV, .llama = true, .moe = true, .ep = 2},
+                 {.dp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kZbV, .precision = B, .recompute = full},
+                 {.tp = 2, .pp = 2, .chunks = 2, .schedule = kZbV, .optimizer = Muon, .llama = true, .documents = true},
+                 {.cp = 2, .pp = 2, .chunks = 2, .zero = 0, .schedule = kZbV, .llama = true, .masked = true},
+                 {.tp = 2, .pp = 2, .schedule = kZbH1, .llama = true, .moe = true, .sigmoid = true, .ep = 2},
+                 {.dp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kInterleaved, .tied = false}}))
+    expect_loading_changes_no_bit(layout);
+  Layout messages{.dp = 2, .pp = 2, .chunks = 2, .schedule = kZbV, .llama = true, .moe = true, .ep = 2};
+  messages.ep_transfers = Transfers::kCollectives;
+  for (const Layout& layout : that_fit({messages})) expect_loading_changes_no_bit(layout);
+}
+
 TEST(Parity, a_folded_pipeline_has_the_losses_and_norms_of_1f1b) {
   for (Layout layout : that_fit({{.pp = 2},
                                  {.pp = 2, .tied = false, .llama = true},
