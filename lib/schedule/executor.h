@@ -2,7 +2,7 @@
 // on its own stream, and events order them by the buffers that they share (buffer_rules.h):
 //   a compute action  waits for its receive, and for the send that last used its output buffer
 //   a send            waits for its compute action
-//   a receive         waits for the last user of its buffer; it is issued one compute action before its use
+//   a receive         waits for the last user of its buffer; it is issued as early as with_transfers (plan.h) says
 // So no transfer waits for another kind of transfer, and a stage input is kept until its backward has read it.
 #pragma once
 

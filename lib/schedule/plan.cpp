@@ -212,17 +212,25 @@ Plan forward_only(Axis pp, int num_microbatches, int chunks) {
   return plan;
 }
 
+// A kernel's first launch waits until the device's work ends, also the receives that were issued before it. So with one
+// microbatch, as in generation, a receive must not be issued before the action on which it depends.
 Plan with_transfers(const Plan& compute, Axis pp, int chunks) {
   Plan plan;
   plan.reserve(3 * compute.size());
   const auto push = [&](const std::optional<Action>& transfer) {
     if (transfer) plan.push_back(*transfer);
   };
+  // What a microbatch's next action receives is computed from this one's results.
+  const auto depends = [](const Action& next, const Action& action) {
+    return next.microbatch == action.microbatch && action.kind != ActionKind::kWeight;
+  };
   if (!compute.empty()) push(receive_for(compute.front(), pp, chunks));
   for (size_t i = 0; i < compute.size(); ++i) {
-    if (i + 1 < compute.size()) push(receive_for(compute[i + 1], pp, chunks));
+    const bool has_next = i + 1 < compute.size(), is_late = has_next && depends(compute[i + 1], compute[i]);
+    if (has_next && !is_late) push(receive_for(compute[i + 1], pp, chunks));
     plan.push_back(compute[i]);
     push(send_of(compute[i], pp, chunks));
+    if (is_late) push(receive_for(compute[i + 1], pp, chunks));
   }
   return plan;
 }
