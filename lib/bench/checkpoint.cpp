@@ -79,6 +79,7 @@ class Bench {
                       .store = trainer_.store().memory.tensors(),
                       .attempt = attempt_}) {
     trainer_.make_start_values();
+    if (trainer_.must_load_kernels()) trainer_.load_kernels();
     tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len /
                                        config.parallel.cp));
     for (size_t i = 0; i < tokens_.size(); ++i)
