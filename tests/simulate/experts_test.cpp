@@ -87,7 +87,7 @@ TEST(Experts, the_first_microbatch_overwrites_gradients) {
   EXPECT_GT(gemms(16), gemms(8));
 }
 
-// The return in the backward pass is beside the gradient of fc2's weights; the rest of the rows' way is not.
+// The return in the backward pass is alongside the gradient of fc2's weights; the rest of the rows' way is not.
 TEST(Experts, copies_hide_a_part_of_the_rows_way) {
   const auto ep_seconds = [](double hidden_share) {
     Cluster cluster = h100();

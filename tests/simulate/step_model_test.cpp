@@ -346,6 +346,20 @@ TEST(StepModel, names_heads_that_have_no_kernel_on_tensor_cores) {
   EXPECT_EQ(attention_note(w, c), "");
 }
 
+// Trireme's backward pass has slower kernels for heads above 128.
+TEST(StepModel, wide_heads_have_a_slower_backward_pass) {
+  Workload w = gpt_13b();
+  Cluster c;
+  c.software.name = "Trireme";
+  const LayerTimes narrow = times_of_layer(w, c);
+  w.model.head_dim = 256;
+  w.model.heads /= 2;
+  w.model.kv_heads /= 2;
+  const LayerTimes wide = times_of_layer(w, c);
+  EXPECT_GT(wide.backward.attention, 1.6 * narrow.backward.attention);
+  EXPECT_LT(wide.forward.attention, 1.1 * narrow.forward.attention);
+}
+
 // Heads of 64 have an exponential per half as many FLOPs.
 TEST(StepModel, exponentials_cost_small_heads_more) {
   Workload wide = gpt_13b(), narrow = gpt_13b();
