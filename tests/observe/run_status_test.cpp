@@ -126,6 +126,22 @@ TEST_F(RunStatusTest, a_supervised_run_between_two_attempts_is_restarting) {
   EXPECT_EQ(status().state, RunState::kUnknown) << "its ranks run on another machine";
 }
 
+TEST_F(RunStatusTest, the_drivers_cause_counts_if_no_rank_recorded_one) {
+  const EventLog driver = event_log(-1);
+  driver.append(RunEventKind::kAttemptStart, "", {{"number", int64_t{1}}});
+  const auto end_with = [&](const std::string& cause, const std::string& text) {
+    driver.append(RunEventKind::kAttemptEnd, text, {{"number", int64_t{1}}, {"cause", cause}});
+  };
+  end_with("drained", "stopped on request");
+  EXPECT_EQ(status().state, RunState::kUnknown) << "no failure";
+  end_with("file or checkpoint", "the launcher ended with status 3");
+  EXPECT_EQ(status().state, RunState::kFailed);
+  expect_has(status_text(status()), ": file or checkpoint: the launcher ended with status 3\n");
+
+  event_log(5).append(RunEventKind::kFailure, "burnt", {{"code", int64_t{4}}, {"consequence", false}});
+  expect_has(status_text(status()), ": rank 5 on node07: burnt\n");
+}
+
 TEST_F(RunStatusTest, slow_ranks_are_said_until_they_are_slow_no_more) {
   const auto recorder = make_record(0, 4);
   train(*recorder);

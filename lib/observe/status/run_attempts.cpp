@@ -66,9 +66,7 @@ void take_span(const RunEvent& event, RunAttempt& attempt) {
 // attempt failed after its last progress or, before its first step, when the driver noticed.
 std::optional<RunEvent> drivers_cause(std::span<const RunEvent> events, const RunAttempt& attempt) {
   for (const RunEvent& event : events) {
-    const std::string cause = event.string("cause");
-    const bool failed = !cause.empty() && cause != "finished" && cause != "drained" && cause != "set aside";
-    if (event.kind != RunEventKind::kAttemptEnd || !failed) continue;
+    if (!is_drivers_failure(event)) continue;
     double progress = attempt.started.value_or(event.number("noticed", event.time));
     for (const StepLine& step : attempt.steps) progress = std::max(progress, step.time);
     for (const RunAttempt::Span& span : attempt.spans)
@@ -156,6 +154,12 @@ void find_lost_steps(const EventsAndSteps& history, std::vector<RunAttempt>& att
 }
 
 }  // namespace
+
+bool is_drivers_failure(const RunEvent& event) {
+  const std::string cause = event.string("cause");
+  return event.kind == RunEventKind::kAttemptEnd && !cause.empty() && cause != "finished" && cause != "drained" &&
+         cause != "set aside";
+}
 
 std::vector<RunAttempt> run_attempts(const EventsAndSteps& history) {
   struct Lines {

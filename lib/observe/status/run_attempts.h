@@ -39,6 +39,9 @@ struct RunAttempt {
   bool of_the_job_of(const RunAttempt& earlier) const { return !job.empty() && job == earlier.job; }
 };
 
+// Whether the driver of a supervised run recorded with this event that an attempt failed.
+bool is_drivers_failure(const RunEvent& event);
+
 // Returns attempts in the order in which they obtained the run folder, without those that never did.
 std::vector<RunAttempt> run_attempts(const EventsAndSteps& history);
 

@@ -22,6 +22,7 @@
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/rank_text.h"
 #include "lib/observe/metrics/metrics_reader.h"
+#include "lib/observe/status/run_attempts.h"
 
 namespace tri {
 namespace {
@@ -185,6 +186,12 @@ void take_events(std::vector<RunEvent> events, RunStatus& status) {
   }
   for (const auto& [rank, event] : stragglers) status.stragglers.push_back(event);
   status.cause = first_cause(events, status.attempt);
+  if (status.cause || status.end) return;
+  // Ranks record nothing if they fail before they hold the run folder, or if their node loses power.
+  const auto ended = std::find_if(events.begin(), events.end(), is_drivers_failure);
+  if (ended == events.end()) return;
+  status.cause = *ended;
+  status.cause->text = fmt::format("{}: {}", ended->string("cause"), ended->text);
 }
 
 // Whether a rank has made progress between two reads of its record. Some progress leaves no event.
