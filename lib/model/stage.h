@@ -59,8 +59,8 @@ class Stage final : public StageCompute {
   void set_loss_scale(float scale) { loss_scale_ = scale; }
   // Sets the tokens of a step, of which the routers' losses are means; at first those of the context.
   void set_token_share(float share) { moe_.token_share = share; }
-  // From the next forward action on, rows go to experts in turn, equally many to each rank of ep, or (kRouter, at first)
-  // to those that the routers choose. Call it when the compute stream has no work.
+  // From the next forward action on, rows go to experts in turn, equally many to each rank of ep, or (kRouter, the
+  // default) to those that the routers choose. Call it when the compute stream has no work.
   enum class ExpertChoice { kRouter, kInTurn };
   void set_expert_choice(ExpertChoice choice);
   // The next run, of one microbatch, is a pass over the first `rows` rows of inputs(), targets() and cached(), a

@@ -115,8 +115,8 @@ Plan forward_only(Axis pp, int num_microbatches, int chunks);
 // Returns the plan with its transfers: each receive is issued one compute action before its use (after that action, if
 // what it receives depends on it), each send directly after the compute that produced its data. Sends and receives are
 // independent: each of the four kinds has its own queue. For each pair of neighbours and each direction, sends and
-// receives have the same order, so transfers need no tags. With pp.size == 1 and several chunks, sender and receiver are
-// the same rank. The turn of a folded pipeline needs no transfers.
+// receives have the same order, so transfers need no tags. With pp.size == 1 and several chunks, a rank sends to
+// itself. The turn of a folded pipeline needs no transfers.
 Plan with_transfers(const Plan& compute, Axis pp, int chunks);
 
 // Returns the virtual stage of a chunk of a pp rank, and the pp rank that holds a virtual stage.

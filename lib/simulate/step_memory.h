@@ -37,7 +37,8 @@ Result<void> check_numbers(const Config& config, const Cluster& cluster);
 // Returns `config` with the number of ranks per node of the cluster file, and with run.device: auto replaced by cuda.
 Config on_machines_of(const Cluster& cluster, Config config);
 
-// Returns a sentence if `config` has another number of ranks per node than the cluster file, which replaces it, else "".
+// Returns a sentence if the number of ranks per node in `config` differs from that of the cluster file, which replaces
+// it, else "".
 std::string ranks_note(const Cluster& cluster, const Config& config);
 
 // Returns `config`, which is resolved for its ranks, with what its job would decide on the cluster's machines, as input

@@ -98,9 +98,9 @@ struct Workload {
   // This program, for memory only: rows in transfer between stages have their own buffers, and so do the copies of
   // tp, dp and ep into the peers' memory.
   bool stage_buffers = false, tp_copies = false, dp_copies = false, ep_copies = false;
-  // This program: its FP8 GEMMs of experts read rows that were cast before they were copied for each expert, or that the
-  // activation wrote in FP8; and a step's first microbatch overwrites the gradients of experts' weights, which reads no
-  // old ones.
+  // This program: its FP8 GEMMs of experts read rows that were cast before they were copied for each expert, or that
+  // the activation wrote in FP8; and a step's first microbatch overwrites the gradients of experts' weights, which
+  // reads no old ones.
   bool own_experts = false;
   // This program with cp: attention reads keys and values of whole samples, which are gathered before it, in memory
   // that all layers share; their gradients are summed after it (lib/model/kv_exchange.h). Other programs exchange them

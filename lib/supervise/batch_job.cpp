@@ -325,8 +325,8 @@ BatchJob::Left BatchJob::end(int status) {
 
 // If a job is requeued while one of its nodes is dead but not yet DOWN, it may stay pending forever. So wait until its
 // nodes respond or are DOWN; in the latter case Slurm has usually requeued the job itself. Waits at most node_seconds,
-// and not while the job is being ended. A DOWN node is looked for first: Slurm has removed it from the job, and the step
-// that asks all nodes would wait a minute for a node that the job no longer has.
+// and not while the job is being ended. A DOWN node is looked for first: Slurm has removed it from the job, and the
+// step that asks all nodes would wait a minute for a node that the job no longer has.
 void BatchJob::await_nodes() const {
   const double end = monotonic_seconds() + options_.node_seconds;
   for (bool said = false; !slurm_.has_node_out_of_service() && !slurm_.nodes_answer(); said = true) {

@@ -145,7 +145,7 @@ ReorderedRuns reordered(const Layout& layout);
 // Returns the same model's history on one rank; on rank 0. Collective.
 const History& reference(const Layout& layout);
 void expect_bit_identical(const History& a, const History& b, const std::string& what);
-// Checks that Trainer::load_kernels() before the first step changes no number of any step, and no parameter. Collective.
+// Checks that Trainer::load_kernels() before the first step changes no number of a step, and no parameter. Collective.
 void expect_loading_changes_no_bit(Layout layout);
 
 // Returns the layout with samples that suit the tested device: on GPUs the chunks of cp are whole tiles.
