@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from shape import need, report
 
 torch, nn, F, dist = need("torch", "torch.nn", "torch.nn.functional", "torch.distributed")
+from torch_models import Exchange
 
 
 @dataclass(frozen=True)
@@ -39,21 +40,6 @@ torch.cuda.set_device(rank)
 if world > 1:
     dist.init_process_group("nccl")
 torch.manual_seed(rank)
-
-
-class Exchange(torch.autograd.Function):
-    """Rows to the GPUs of their experts, or back."""
-
-    @staticmethod
-    def forward(ctx, rows, receives, sends):
-        ctx.splits = sends, receives
-        out = rows.new_empty(sum(receives), rows.shape[1])
-        dist.all_to_all_single(out, rows.contiguous(), receives, sends)
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        return Exchange.apply(grad, *ctx.splits), None, None
 
 
 class Experts(nn.Module):

@@ -24,6 +24,7 @@ import types
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
+from torch_models import Exchange
 
 shape = types.SimpleNamespace(**json.loads(sys.argv[2]))
 world = int(os.environ.get("WORLD_SIZE", 1))
@@ -38,21 +39,6 @@ recipe = {"bf16": lambda: None,
           "current": lambda: recipes.Float8CurrentScaling()}[mode]()
 bf16 = torch.bfloat16
 first = True  # the first microbatch of a step: FP8 weights are made once a step
-
-
-class Exchange(torch.autograd.Function):
-    """Rows to the GPUs of their experts, or back."""
-
-    @staticmethod
-    def forward(ctx, rows, receives, sends):
-        ctx.splits = sends, receives
-        out = rows.new_empty(sum(receives), rows.shape[1])
-        dist.all_to_all_single(out, rows.contiguous(), receives, sends)
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        return Exchange.apply(grad, *ctx.splits), None, None
 
 
 @torch.compile

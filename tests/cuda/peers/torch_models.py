@@ -3,6 +3,7 @@ and up."""
 import inspect
 
 import torch
+import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 from shape import document_lengths, need
@@ -17,6 +18,21 @@ def import_attention(attention):
         (flex,) = need("torch.nn.attention.flex_attention")
     if attention == "varlen":
         (varlen,) = need("torch.nn.attention.varlen")
+
+
+class Exchange(torch.autograd.Function):
+    """Rows to the GPUs of their experts, or back."""
+
+    @staticmethod
+    def forward(ctx, rows, receives, sends):
+        ctx.splits = sends, receives
+        out = rows.new_empty(sum(receives), rows.shape[1])
+        dist.all_to_all_single(out, rows.contiguous(), receives, sends)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        return Exchange.apply(grad, *ctx.splits), None, None
 
 
 class GptBlock(nn.Module):
