@@ -62,12 +62,9 @@ bool hopper_leads(Pass pass, const AttentionShape& s, const GpuProperties& gpu) 
   return s.batch * s.num_kv_heads * ceil_div(s.seq_len, 128) >= 2 * gpu.num_multiprocessors;
 }
 
-// Returns the largest head size that the FlashAttention kernels take with such samples. Documents and parts of samples
-// have tables of tiles; those of heads above 128 are untested, hence not used.
-int most_head_size(const AttentionShape& s) { return s.documents || s.key_len > 0 ? 128 : kFlashMaxHeadSize; }
-// The same on this GPU, or with more shared memory.
-int most_head_size(const AttentionShape& s, const GpuProperties& gpu) {
-  return gpu.max_shared_bytes >= flash_shared_bytes(kFlashMaxHeadSize) ? most_head_size(s) : 128;
+// Returns the largest head size that the FlashAttention kernels take on this GPU, or would with more shared memory.
+int most_head_size(const GpuProperties& gpu) {
+  return gpu.max_shared_bytes >= flash_shared_bytes(kFlashMaxHeadSize) ? kFlashMaxHeadSize : 128;
 }
 
 }  // namespace
@@ -86,7 +83,7 @@ void check(const AttentionBackward& a) {
 }
 
 bool flash_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
-  return s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= most_head_size(s) &&
+  return s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= kFlashMaxHeadSize &&
          gpu.max_shared_bytes >= flash_shared_bytes(s.head_size);
 }
 
@@ -124,7 +121,7 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
         "model.seq_len: {} with {} and head size {} needs the scalar attention kernels, which on this GPU accept at "
         "most {} tokens in a backward pass and {} in a forward pass; use precision.compute: bf16 and a model.head_dim "
         "that is a multiple of 8 up to {}",
-        keys, enum_name(s.dtype), s.head_size, most_backward, most_forward, most_head_size(s, gpu));
+        keys, enum_name(s.dtype), s.head_size, most_backward, most_forward, most_head_size(gpu));
   if (s.head_size > kScalarMaxHeadSize)
     return usage_error(
         "model.head_dim: a head size of {} exceeds {}, the limit of attention on a GPU; set a smaller one, or raise "
@@ -155,7 +152,7 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
           : s.documents ? "data.document_mask: false"
                         : "parallel.cp: 1");
     }
-    const int most = most_head_size(s, gpu);
+    const int most = most_head_size(gpu);
     return fmt::format(
         "attention with head size {} runs on the scalar kernels, many times slower than on tensor cores, since no "
         "other kernel supports this size here; use a model.head_dim that is a multiple of 8 up to {} and a GPU with "
