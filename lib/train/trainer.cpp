@@ -91,9 +91,7 @@ void Trainer::set_batch(int samples, std::optional<int64_t> targets) {
 }
 
 bool Trainer::must_load_kernels() const {
-  const Config& config = engine_.config();
-  return engine_.device().kind() == DeviceKind::kCuda && config.parallel.pp > 1 &&
-         config.parallel.schedule == Schedule::kZbV;
+  return engine_.device().kind() == DeviceKind::kCuda && engine_.config().parallel.pp > 1;
 }
 
 // Everything that it writes, a step or an evaluation overwrites before reading it.

@@ -83,9 +83,9 @@ class Trainer {
                   StepLimits limits = {});
 
   // Whether load_kernels() has to be called before the first step. The driver loads a kernel when it is first launched,
-  // and the host then waits for the device's work, transfers between stages included. In a folded pipeline (zb_v) these
-  // depend on actions that the host has not enqueued yet, so that the ranks would wait forever. In the other schedules
-  // they depend only on earlier actions, of this rank or of another one that waits for nothing itself.
+  // and the host then waits for the device's work, transfers between stages included. In a pipeline these may depend on
+  // actions that the host has not enqueued yet, so that ranks could wait forever: with zb_v always, with the other
+  // schedules where a later microbatch needs a kernel that the first one did not.
   bool must_load_kernels() const;
   // Runs two microbatches of a step, without transfers between stages, and the sums over ranks at its end, so that all
   // kernels of its plan are loaded, and those of an evaluation. Needs a state, which it does not change: a step starts
