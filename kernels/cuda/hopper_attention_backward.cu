@@ -9,8 +9,14 @@
 // a block waits only for blocks that run or have finished. The copy engine adds, and the thread that waits does not
 // multiply. Where documents or chunks decide the tiles, tables give their bounds and order (attention_tiles.cuh).
 // A small kernel computes the statistics before, another rounds dq after.
+// Blocks of a (sequence, key/value head) pair follow each other through the query tiles. What one has read and added
+// is still in L2 for the next only if it is a few steps behind, since all blocks together touch 8 MiB a step. These
+// distances grow where key tiles differ in work and from wave to wave, so with long sequences the blocks of a wave
+// start together.
 // Limits: a workspace of 4 bytes per element of q and 8 bytes per row of a head; parallelism is B · NKV · T / 128
 // blocks. Source: Shah et al. 2024 (FlashAttention-3).
+#include <algorithm>
+
 #include "kernels/cuda/hopper_attention.cuh"
 #include "kernels/cuda/workspace.h"
 
@@ -54,6 +60,7 @@ struct BackwardWork {
   int key_tiles;       // per key/value head
   int pairs;           // (sequence, key/value head): B · NKV
   int pairs_together;  // processed concurrently
+  int wave;            // blocks that start together; 0: each starts at once
 };
 
 // delta[b, h, t] = sum_c dout · out, stored with the scaled lse. Mapping: one group of lanes per row of a head, sixteen
@@ -72,6 +79,16 @@ __global__ void __launch_bounds__(256)
       to[0] = t < d.seq_len ? lse[d.stat_at(b, t, head)] * kLog2E : INFINITY;  // gives weights of 0 beyond the end
       to[kQueries] = delta;
     }
+  }
+}
+
+// Waits until all blocks of the wave of `ticket` have started, or for about half a millisecond, since other kernels may
+// occupy multiprocessors.
+__device__ __forceinline__ void wait_for_wave(const int* tickets, int ticket, int wave) {
+  constexpr long long kMostCycles = 1 << 20;
+  const int wanted = min((ticket / wave + 1) * wave, static_cast<int>(gridDim.x));
+  const long long start = clock64();
+  while (load_acquire(tickets) < wanted && clock64() - start < kMostCycles) {
   }
 }
 
@@ -99,6 +116,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     barrier_init(sum_full, 128 * kConsumers);
     barrier_init(sum_free, 1);
     init_rings<kStages>(query_full, query_free, dout_full, dout_free, 4 * kConsumers);
+    if (work.wave > 0) wait_for_wave(work.ticket, *ticket, work.wave);
   }
   __syncthreads();
 
@@ -401,6 +419,16 @@ __global__ void __launch_bounds__(256) hopper_query_gradient_kernel(Bf16* dqkv, 
 // More concurrent pairs balance the load better; with fewer, more blocks share what they read from memory.
 constexpr int kPairsTogether = 32;
 
+// Returns how many blocks start together, as many as run at once, or 0. With a causal mask the concurrent blocks of a
+// pair differ in work by as many queries as they have keys, for which the first to finish waits: this must be a small
+// part of a long sequence. Documents and windows leave the tiles less work, and dq in L2.
+int64_t blocks_of_wave(const AttentionBackward& a, int64_t pairs_together, int keys, CudaStream& stream) {
+  constexpr int kLong = 32768, kSmallPart = 24;
+  const int64_t blocks = num_multiprocessors(stream), differ = ceil_div(blocks, pairs_together) * keys;
+  const bool whole = a.first_key.empty() && (a.window == 0 || a.window >= key_len_of(a));
+  return whole && a.seq_len >= std::max<int64_t>(kLong, kSmallPart * differ) ? blocks : 0;
+}
+
 }  // namespace
 }  // namespace flash
 
@@ -433,7 +461,8 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
                             static_cast<int>(tiles),
                             static_cast<int>(key_tiles),
                             static_cast<int>(pairs),
-                            static_cast<int>(together)};
+                            static_cast<int>(together),
+                            static_cast<int>(blocks_of_wave(a, together, Tiles::kKeys, stream))};
     const BackwardBounds bounds = bounds_of(a, kSizes, memory + tables_at, stream);
 
     constexpr int kRows = 4 * 256 / row_lanes(kHead);  // per block
