@@ -10,6 +10,7 @@ namespace tri::cuda {
 
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();  // clears it, if it can be cleared: else the next launch would report it again
   throw Fatal(ExitCode::kDevice,
               fmt::format("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)));
 }

@@ -24,17 +24,21 @@ void* Workspace::buffer(cudaStream_t stream, Scratch use, size_t bytes) {
   const MutexLock lock(mutex_);
   auto& [memory, size] = buffers_[{stream, use}];
   if (size >= bytes) return memory;
-  size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t grown = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   // Abandons the smaller buffer to the work that still uses it: freeing would make the host wait for the device, and
   // the device may be waiting for a peer whose host waits for this one.
-  if (lent_bytes_ - used_ >= size) {
+  if (lent_bytes_ - used_ >= grown) {
     memory = lent_ + used_;
-    used_ += size;
+    used_ += grown;
+    size = grown;
     return memory;
   }
-  TRI_CUDA(cudaMalloc(&memory, size));
+  void* allocated = nullptr;
+  TRI_CUDA(cudaMalloc(&allocated, grown));
+  memory = allocated;
+  size = grown;
   allocated_.push_back(memory);
-  beyond_ += size;
+  beyond_ += grown;
   if (lent_ != nullptr)
     log_info("kernel workspace: {} MiB were allocated beyond the {} MiB of the arena", (beyond_ + (1 << 20) - 1) >> 20,
              lent_bytes_ >> 20);

@@ -149,5 +149,15 @@ TEST(CudaWorkspace, what_is_not_lent_is_allocated_and_given_back) {
   EXPECT_EQ(workspace.bytes_beyond(), 0u);
 }
 
+TEST(CudaWorkspace, a_failed_allocation_changes_no_buffer) {
+  TRI_NEEDS_GPU();
+  cuda::Workspace workspace;
+  void* const small = workspace.buffer(nullptr, cuda::Scratch::kGemm, 1000);
+  EXPECT_THROW(workspace.buffer(nullptr, cuda::Scratch::kGemm, size_t{1} << 50), Fatal);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "the next launch would report it";
+  EXPECT_EQ(workspace.buffer(nullptr, cuda::Scratch::kGemm, 1000), small);
+  EXPECT_NE(workspace.buffer(nullptr, cuda::Scratch::kGemm, 2000), small) << "too small";
+}
+
 }  // namespace
 }  // namespace tri::test
