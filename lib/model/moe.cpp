@@ -68,6 +68,17 @@ int64_t expert_rows(const MoeSpec& moe, int64_t local_rows, int ep, double capac
   return std::clamp(round_up(planned, kFp8Multiple), int64_t{1}, most);
 }
 
+// Pairs go to the ranks of ep one after the other. If ep does not divide their number, some ranks receive one pair more
+// from a source than others do; sources begin at different ranks, so that the sums over all sources are equal.
+std::vector<int32_t> experts_in_turn(const MoeSpec& moe, int64_t local_rows, Axis ep) {
+  const int64_t pairs = local_rows * moe.per_token, of_rank = moe.experts / ep.size;
+  std::vector<int32_t> experts;
+  experts.reserve(static_cast<size_t>(pairs));
+  for (int64_t i = ep.rank; i < ep.rank + pairs; ++i)
+    experts.push_back(static_cast<int32_t>(i % ep.size * of_rank + i / ep.size % of_rank));
+  return experts;
+}
+
 std::string to_string(const RowShortage& s, const Config& config) {
   const ModelConfig& m = config.model;
   const ParallelConfig& p = config.parallel;

@@ -49,6 +49,7 @@ Stage::Stage(StageContext context)
            .fp8 = fp8_.get(),
            .cp = context.cp,
            .moe = &moe_},
+      ep_(context.mesh.axis("ep")),
       vocab_(context.config.model.vocab),
       first_token_(context.mesh.axis("tp").rank * ctx_.dims.Vl),
       loss_scale_(context.loss_scale) {
@@ -99,10 +100,8 @@ void Stage::set_expert_choice(ExpertChoice choice) {
   moe_.experts.clear();
   const Config& config = ctx_.config;
   if (choice == ExpertChoice::kRouter || config.model.experts == 0) return;
-  const int64_t pairs = ctx_.dims.Rl * config.model.experts_per_token, ep = config.parallel.ep;
-  const int64_t of_rank = config.model.experts / ep;
-  for (int64_t pair = 0; pair < pairs; ++pair)
-    moe_.experts.push_back(static_cast<int32_t>(pair % ep * of_rank + pair / ep % of_rank));
+  moe_.experts = experts_in_turn({.experts = config.model.experts, .per_token = config.model.experts_per_token},
+                                 ctx_.dims.Rl, ep_);
 }
 
 int Stage::take_slot(std::vector<int>& free, std::vector<int>& slot_of, int microbatch) {

@@ -124,6 +124,7 @@ class Stage final : public StageCompute {
   const std::unique_ptr<Fp8Layers> fp8_;
   MoeRun moe_;  // of the layers with experts
   LayerContext ctx_;
+  const Axis ep_;  // this rank among those that divide the experts
   const int vocab_;
   const int first_token_;  // of this tp rank's share of the vocabulary
   float loss_scale_;

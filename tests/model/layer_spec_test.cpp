@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "lib/model/fp8_tensors.h"
 #include "lib/model/moe.h"
@@ -84,6 +85,25 @@ TEST(Experts, the_capacity_that_an_error_names_is_no_larger_than_the_worst_case)
   const auto of_rows = [&](int64_t rows) { return to_string(RowShortage{.rows = rows}, config); };
   EXPECT_NE(of_rows(80).find("set parallel.ep_capacity to 1.5 or more"), std::string::npos) << of_rows(80);
   EXPECT_NE(of_rows(120).find("set parallel.ep_capacity to 2.0 or more"), std::string::npos) << of_rows(120);
+}
+
+// 3 does not divide the 64 pairs of a rank.
+TEST(Experts, chosen_in_turn_have_memory_for_their_rows_with_the_least_capacity) {
+  for (const int ep : {1, 2, 3, 5, 6})
+    for (const size_t per_token : {1U, 2U, 8U}) {
+      const MoeSpec moe{.experts = 30, .per_token = static_cast<int64_t>(per_token)};
+      const int64_t local_rows = 32;
+      std::vector<int64_t> rows(static_cast<size_t>(ep));
+      for (int rank = 0; rank < ep; ++rank) {
+        const std::vector<int32_t> experts = experts_in_turn(moe, local_rows, {rank, ep});
+        ASSERT_EQ(static_cast<int64_t>(experts.size()), local_rows * moe.per_token);
+        for (const int32_t expert : experts) ++rows.at(static_cast<size_t>(expert / (moe.experts / ep)));
+        for (size_t row = 0; row < experts.size(); row += per_token)
+          EXPECT_EQ(std::set<int32_t>(&experts[row], &experts[row] + per_token).size(), per_token) << row;
+      }
+      EXPECT_LE(std::ranges::max(rows), expert_rows(moe, local_rows, ep, 1)) << "ep " << ep << ", K " << per_token;
+      EXPECT_EQ(std::ranges::min(rows), local_rows * moe.per_token);
+    }
 }
 
 TEST(LayerSpec, modules_are_the_parameters_of_a_layer_in_their_order) {
