@@ -64,7 +64,8 @@ double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, doubl
 double grouped_gemm_seconds(const Cluster& c, Numbers numbers, double groups, GroupSizes sizes, double m, double n,
                             double k, double output_bytes) {
   const ClusterSoftware& software = c.software;
-  const double compute = numbers == Numbers::kFp8 ? software.fp8_grouped_share : software.grouped_share;
+  const bool has_own = numbers == Numbers::kFp8 && software.fp8_grouped_share > 0;
+  const double compute = has_own ? software.fp8_grouped_share : software.grouped_share;
   return seconds_of(c, numbers, {groups, sizes == GroupSizes::kUneven && groups > 1, compute, software.grouped_share},
                     m, n, k, output_bytes);
 }

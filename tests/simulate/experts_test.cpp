@@ -150,6 +150,18 @@ TEST(Experts, one_group_is_a_gemm_and_many_read_all_weights) {
   EXPECT_GT(grouped(128, GroupSizes::kEqual, 8), 128 * 2048.0 * 2048 * 2 / memory_bytes_per_second(c));
 }
 
+TEST(Experts, fp8_gemms_have_the_share_of_bf16_ones_unless_a_cluster_file_sets_their_own) {
+  const auto seconds = [](const std::string& shares) {
+    const auto c = parse_cluster("device: {fp8_tflops: 1979}\nsoftware: {" + shares + "}\n", "c.yaml", {});
+    EXPECT_TRUE(c) << c.error().message;
+    return grouped_gemm_seconds(c.value(), Numbers::kFp8, 8, GroupSizes::kEqual, 4096, 4096, 4096, kWritesBf16);
+  };
+  const double half = seconds("grouped_share: 0.5");
+  EXPECT_EQ(half, seconds("grouped_share: 0.5, fp8_grouped_share: 0.5"));
+  EXPECT_EQ(half, seconds("grouped_share: 0.5, fp8_grouped_share: 0"));
+  EXPECT_NE(half, seconds("grouped_share: 0.5, fp8_grouped_share: 0.8"));
+}
+
 // kernels/measurements/experts.md: TFLOP/s forward and of the inputs' gradient, and milliseconds of the weights' that
 // are added to fp32.
 TEST(Experts, gemms_of_an_h100_take_what_was_measured) {
