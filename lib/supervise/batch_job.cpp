@@ -137,11 +137,15 @@ void BatchJob::say(const std::string& text) const {
   print_err("{} job {} restart {}: {}\n", local_date(wall_seconds()), options_.start.batch.job, restart(), text);
 }
 
+std::string BatchJob::next_start() const {
+  return newest_ > 0 ? fmt::format("resumes from step {}", newest_) : "starts from step 0 (no checkpoint)";
+}
+
 void BatchJob::say_stalled(int count) const {
   say(fmt::format(
       "stopped: {} restarts in a row made no checkpoint after step {}, so RESTART_BUDGET={} is exhausted. Find the "
-      "cause above, then submit again: the run resumes from step {}",
-      count, record_.best_step, options_.restart_budget, newest_));
+      "cause above, then submit again: the run {}",
+      count, record_.best_step, options_.restart_budget, next_start()));
 }
 
 // A second job of a run must not touch the state of the first one. Waits for a job that is ending.
@@ -273,7 +277,7 @@ Result<bool> BatchJob::begin(const std::string& what) {
           run_dir, host_name());
   }
   note_progress(restart() - 1);  // made by a start that was killed
-  say(fmt::format("{} in {}: the run resumes from step {}, {} steps lost{}", what, run_dir, newest_,
+  say(fmt::format("{} in {}: the run {}, {} steps lost{}", what, run_dir, next_start(),
                   std::max<int64_t>(0, reached_step(run_dir, limit()) - newest_), effective_part(run_dir, limit())));
   save_record();
   if (restarts_without_progress() > options_.restart_budget) {
@@ -305,7 +309,8 @@ BatchJob::Left BatchJob::end(int status) {
     note_progress(restart());
     save_record();
   }
-  say(fmt::format("status {} ({}) after step {}, newest checkpoint: step {}", status, text, reached, newest_));
+  say(fmt::format("status {} ({}) after step {}, {}", status, text, reached,
+                  newest_ > 0 ? fmt::format("newest checkpoint: step {}", newest_) : "no checkpoint"));
   if (outcome == JobOutcome::kStop) {
     say("stopped: a restart would fail in the same way");
     return {};

@@ -59,6 +59,7 @@ class BatchJob {
  private:
   void say(const std::string& text) const;
   void say_stalled(int count) const;
+  std::string next_start() const;  // "resumes from step 5", or from where a run without a checkpoint starts
   int restart() const { return options_.start.batch.restart; }
   int restarts_without_progress() const { return restart() - record_.progress_restart; }
   std::chrono::milliseconds limit() const {  // of a storage call

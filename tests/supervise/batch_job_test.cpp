@@ -75,6 +75,26 @@ TEST_F(WithoutSlurm, a_state_file_of_a_newer_release_is_refused_and_kept) {
   EXPECT_EQ(value_or_throw(read_text(state)), newer);
 }
 
+TEST_F(WithoutSlurm, only_a_run_with_a_checkpoint_resumes) {
+  const auto said = [&] {
+    testing::internal::CaptureStderr();
+    BatchJob job(options_of("7"));
+    EXPECT_TRUE(job.begin("2 ranks"));
+    EXPECT_TRUE(job.end(4).requeue);
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string fresh = said();
+  EXPECT_NE(fresh.find("the run starts from step 0 (no checkpoint), 0 steps lost"), fresh.npos) << fresh;
+  EXPECT_NE(fresh.find("after step 0, no checkpoint\n"), fresh.npos) << fresh;
+  EXPECT_EQ(fresh.find("resumes"), fresh.npos) << fresh;
+  const std::string checkpoints = run + "/checkpoints";
+  ASSERT_TRUE(write_checkpoint(checkpoints, 3, "a", {make_tensor(1, "model/w", StoredType::kF32, {2})}, 1, 1, 1));
+  ASSERT_TRUE(publish(checkpoints, 3, "a"));
+  const std::string later = said();
+  EXPECT_NE(later.find("the run resumes from step 3, 0 steps lost"), later.npos) << later;
+  EXPECT_NE(later.find("newest checkpoint: step 3\n"), later.npos) << later;
+}
+
 // Status 3 would have the batch script wait for storage and requeue the job.
 TEST_F(WithoutSlurm, a_checkpoint_of_another_version_stops_the_job) {
   const std::string checkpoints = run + "/checkpoints";
