@@ -56,8 +56,8 @@ Json to_json(const Config& config, const SweepResult& result, int ranks) {
 }
 
 void print(const Config& config, const SweepResult& result, int ranks) {
-  print_out("{} on {} ranks, {} samples per step, at most {} per rank\n", config.run.name, ranks,
-            config.data.global_batch, format_bytes(result.most_bytes));
+  print_out("{} on {}, {} per step, at most {} per rank\n", config.run.name, counted(ranks, "rank"),
+            counted(config.data.global_batch, "sample"), format_bytes(result.most_bytes));
   print_out("{:>3}{:>4}{:>4}{:>5}  {:<12}{:>7}{:>5}{:>7}  {:<10}{:>11}{:>12}{:>8}{:>12}\n", "tp", "cp", "pp", "dp",
             "schedule", "chunks", "zero", "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
   for (const SweepRow& row : result.rows) {
@@ -114,7 +114,7 @@ Result<void> bench_layouts(const std::string& path, const std::vector<std::strin
   const Result<void> end =
       best.problem.empty() ? Result<void>() : Error{"no layout could be measured: " + best.problem, best.code};
   if (!speaks) return end;
-  progress.show(fmt::format("{} layouts tried", result.value().rows.size()), true);
+  progress.show(counted(std::ssize(result.value().rows), "layout") + " tried", true);
   if (json)
     print_object(to_json(config, result.value(), job.world_size()));
   else

@@ -307,9 +307,9 @@ Result<void> bench_calibration(const BenchOptions& options, Job& job) {
   const std::string warning = warning_of(calibration.cluster);
   if (!warning.empty()) print_err("{}\n", warning);
   if (options.output.empty()) return {};
-  const std::string head =
-      fmt::format("# Written by `trireme bench calibrate {}` on {} ranks.\n", options.config, job.world_size()) +
-      (warning.empty() ? "" : "# " + warning + "\n");
+  const std::string head = fmt::format("# Written by `trireme bench calibrate {}` on {}.\n", options.config,
+                                       counted(job.world_size(), "rank")) +
+                           (warning.empty() ? "" : "# " + warning + "\n");
   return write_file(options.output, head + to_yaml(calibration.cluster));
 }
 

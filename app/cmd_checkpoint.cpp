@@ -98,9 +98,9 @@ Result<void> list(const std::string& path, bool json) {
   for (const Json& one : all) {
     const auto where = one["path"].get<std::string>();
     if (one["valid"].get<bool>())
-      print_out("{:<48} valid  {}  {:<12}  {:>10} in {} files, {}\n", where, date_of(one["time"]),
+      print_out("{:<48} valid  {}  {:<12}  {:>10} in {}, {}\n", where, date_of(one["time"]),
                 one["loss"].is_null() ? "" : fmt::format("loss {:.4f}", one["loss"].get<double>()),
-                format_bytes(one["bytes"].get<int64_t>()), one["files"].get<int64_t>(),
+                format_bytes(one["bytes"].get<int64_t>()), counted(one["files"].get<int64_t>(), "file"),
                 one["layout"].get<std::string>());
     else
       print_out("{:<48} invalid: {}\n", where, one["why"].get<std::string>());
@@ -131,8 +131,8 @@ Result<void> inspect(const std::string& path, bool json) {
     print_object(object);
     return {};
   }
-  print_out("step {}, attempt {}: {} tensors, {}; {}\n", manifest.step, manifest.attempt, manifest.tensors.size(),
-            format_bytes(total_bytes(manifest)), layout_of(manifest));
+  print_out("step {}, attempt {}: {}, {}; {}\n", manifest.step, manifest.attempt,
+            counted(std::ssize(manifest.tensors), "tensor"), format_bytes(total_bytes(manifest)), layout_of(manifest));
   for (const auto& [name, value] : manifest.info.numbers) print_out("{}: {}\n", name, value);
   for (const TensorRecord& tensor : manifest.tensors)
     print_out("{:<64} {:<4} {:<20} {:>10} in {}\n", tensor.name, enum_name(tensor.type), to_string(tensor.shape),
@@ -255,8 +255,9 @@ Result<void> export_model(huggingface::ExportOptions options, const std::string&
     print_object(object);
     return {};
   }
-  print_out("{}: {}, {} tensors, {} of {} in {} file(s), from {}\ntokenizer: {}\n", options.folder, s.architecture,
-            s.tensors, format_bytes(s.bytes), enum_name(options.dtype), s.files, options.checkpoint, s.tokenizer);
+  print_out("{}: {}, {}, {} of {} in {}, from {}\ntokenizer: {}\n", options.folder, s.architecture,
+            counted(s.tensors, "tensor"), format_bytes(s.bytes), enum_name(options.dtype), counted(s.files, "file"),
+            options.checkpoint, s.tokenizer);
   if (!s.kept.empty()) print_out("also written, from the imported model: {}\n", fmt::join(s.kept, ", "));
   return {};
 }
@@ -272,7 +273,7 @@ Result<void> import_run(const huggingface::ImportOptions& options, bool json) {
     print_object(object);
     return {};
   }
-  print_out("{}: {}, {} tensors, {} of weights\ntokenizer: {}\n", s.checkpoint, s.architecture, s.tensors,
+  print_out("{}: {}, {}, {} of weights\ntokenizer: {}\n", s.checkpoint, s.architecture, counted(s.tensors, "tensor"),
             format_bytes(s.bytes), s.tokenizer);
   if (!s.kept.empty()) print_out("stored for a later export: {}\n", fmt::join(s.kept, ", "));
   print_out("to train: trireme train {} --set data.sources=...\n", s.config);
@@ -408,8 +409,7 @@ void print_differences(const CheckpointDiff& d) {
   for (size_t i = 0; i < std::min(forms.size(), kMost); ++i)
     print_out("{:<48} {}\n", forms[i]->name, line_of(*forms[i]));
   if (forms.size() > kMost)
-    print_out("and {} more tensors that differ in type or shape, or are in only one checkpoint\n",
-              forms.size() - kMost);
+    print_out("more tensors that differ in type or shape, or are in only one checkpoint: {}\n", forms.size() - kMost);
   std::vector<Group> sorted;
   for (const auto& [name, group] : groups) sorted.push_back(group);
   std::stable_sort(sorted.begin(), sorted.end(), [](const Group& a, const Group& b) { return a.largest > b.largest; });
@@ -420,7 +420,7 @@ void print_differences(const CheckpointDiff& d) {
               100 * static_cast<double>(group.different) / static_cast<double>(std::max<int64_t>(1, group.elements)),
               group.largest);
   }
-  if (sorted.size() > kMost) print_out("and {} more groups of tensors\n", sorted.size() - kMost);
+  if (sorted.size() > kMost) print_out("more groups of tensors: {}\n", sorted.size() - kMost);
 }
 
 void print_diff(const std::string& a, const std::string& b, const CheckpointDiff& d) {
@@ -443,10 +443,11 @@ void print_diff(const std::string& a, const std::string& b, const CheckpointDiff
     relative = std::max(relative, t.max_relative);
   }
   print_out(
-      "{}: {} tensors, {} equal; {} in only one of them, {} with other types or shapes, {} with other values "
-      "({} elements, by {:.3g} at most, relative {:.3g}); {} config fields differ\n",
-      d.equal() ? "EQUAL" : "DIFFERENT", d.tensors.size(), equal, alone, form, values, different, largest, relative,
-      d.config.size());
+      "{}: {}, {} equal; {} in only one of them, {} with other types or shapes, {} with other values "
+      "({}, by {:.3g} at most, relative {:.3g}); {} {}\n",
+      d.equal() ? "EQUAL" : "DIFFERENT", counted(std::ssize(d.tensors), "tensor"), equal, alone, form, values,
+      counted(different, "element"), largest, relative, counted(std::ssize(d.config), "config field"),
+      d.config.size() == 1 ? "differs" : "differ");
 }
 
 // Returns whether the checkpoints are equal.

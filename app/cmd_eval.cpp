@@ -59,9 +59,10 @@ void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, 
     print_object(object);
     return;
   }
-  print_out("{}: loss {:.6f} nats/token, perplexity {:.3f} per token{}, over {} samples of {} ({} tokens)\n",
+  print_out("{}: loss {:.6f} nats/token, perplexity {:.3f} per token{}, over {} of {} ({} tokens)\n",
             loaded.checkpoint.folder, e.loss, e.perplexity(),
-            bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()) : "", e.samples, available, e.tokens);
+            bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()) : "", counted(e.samples, "sample"),
+            available, e.tokens);
 }
 
 struct Texts {

@@ -8,6 +8,7 @@
 
 #include "app/commands.h"
 #include "io/base/console.h"
+#include "io/base/format.h"
 #include "io/base/host.h"
 #include "lib/config/config.h"
 #include "lib/supervise/batch_job.h"
@@ -49,8 +50,8 @@ Result<Shape> shape_of_job() {
     return usage_error(
         "stopped: the job does not set the number of ranks (SLURM_NTASKS); submit it with --ntasks-per-node=N or -n N");
   if (shape.spares >= shape.nodes)
-    return usage_error("stopped: SPARES={} of {} nodes leaves no node to train on; request more with --nodes",
-                       shape.spares, shape.nodes);
+    return usage_error("stopped: SPARES={} of {} leaves no node to train on; request more with --nodes", shape.spares,
+                       counted(shape.nodes, "node"));
   if (shape.spares > 0 && number("SUPERVISE", 1) == 0)
     return usage_error("stopped: SPARES={} needs SUPERVISE=1: only `trireme supervise` can use spares", shape.spares);
   shape.ranks = tasks - shape.spares * shape.per_node;
@@ -87,8 +88,9 @@ Result<int> begin(const JobOptions& options) {
   const RunFolders folders{.run = config.value().run.dir, .checkpoints = config.value().checkpoint.dir};
   const auto of_job = options_of_job(folders);
   if (!of_job) return of_job.error();
-  const std::string what = fmt::format("{} ranks on {}{}, {}", ranks, of_job.value().start.node_list,
-                                       spares > 0 ? fmt::format(", {} of them spares", spares) : "", options.config);
+  const std::string what =
+      fmt::format("{} on {}{}, {}", counted(ranks, "rank"), of_job.value().start.node_list,
+                  spares > 0 ? ", " + counted(spares, "spare") + " among them" : "", options.config);
   BatchJob job(of_job.value());
   const auto goes_on = job.begin(what);
   if (!goes_on) return goes_on.error();

@@ -95,18 +95,19 @@ Result<void> write_trace(const Simulation& s, const std::string& path) {
   const auto segments = simulated_segments(s.workload, s.cluster, RingTimes(s.cluster));
   const auto summary = write_timeline(segments, {1, 1}, path);
   if (!summary) return summary.error();
-  print_err("wrote {}: a step of the {} stages of one pipeline ({}, {} slices, {} flows); open it in ui.perfetto.dev\n",
-            path, s.workload.pp, format_bytes(summary.value().bytes),
+  print_err("wrote {}: a step of one pipeline of {} ({}, {} slices, {} flows); open it in ui.perfetto.dev\n", path,
+            counted(s.workload.pp, "stage"), format_bytes(summary.value().bytes),
             format_count(static_cast<double>(summary.value().num_slices)),
             format_count(static_cast<double>(summary.value().num_flows)));
   return {};
 }
 
 Result<void> draw_step(const Simulation& s, const std::string& path) {
-  const auto picture = step_picture(
-      simulated_segments(s.workload, s.cluster, RingTimes(s.cluster)), 1,
-      fmt::format("A step of {}, {} microbatches, simulated on {} with {}{}", s.name, s.workload.num_microbatches(),
-                  s.cluster.device.name, s.cluster.software.name, within_text(s.cluster)));
+  const auto picture =
+      step_picture(simulated_segments(s.workload, s.cluster, RingTimes(s.cluster)), 1,
+                   fmt::format("A step of {}, {}, simulated on {} with {}{}", s.name,
+                               counted(s.workload.num_microbatches(), "microbatch"), s.cluster.device.name,
+                               s.cluster.software.name, within_text(s.cluster)));
   if (!picture) return picture.error();
   return write_file(path, picture.value());
 }

@@ -13,6 +13,7 @@
 #include "app/commands.h"
 #include "io/base/clock.h"
 #include "io/base/date.h"
+#include "io/base/format.h"
 #include "io/base/host.h"
 #include "io/base/stderr.h"
 #include "io/base/within.h"
@@ -118,12 +119,12 @@ Result<DriverOptions> slurm_options(const SuperviseOptions& options, SupervisedR
   if (!planned) return planned.error();
   plan = std::move(planned).value();
   if (plan.ranks % per_node != 0)
-    return usage_error("{} ranks are not a multiple of {} ranks per node (--ntasks-per-node)", plan.ranks, per_node);
+    return usage_error("the config has {}, which is no multiple of the {} per node (--ntasks-per-node)",
+                       counted(plan.ranks, "rank"), per_node);
   const int needed = plan.ranks / per_node;
   if (needed + options.spares > count)
-    return usage_error(
-        "{} nodes and {} spares are more than the {} nodes of the allocation; request more nodes, or lower --spares",
-        needed, options.spares, count);
+    return usage_error("{} and {} are more than the {} of the allocation; request more nodes, or lower --spares",
+                       counted(needed, "node"), counted(options.spares, "spare"), counted(count, "node"));
   SlurmShape shape{.ranks_per_node = per_node,
                    .cpus_per_rank = std::max(1, positive_variable("SLURM_CPUS_ON_NODE", 1) / per_node),
                    .straggler_seconds = static_cast<double>(positive_variable("STRAGGLER_SECONDS", 60))};
@@ -148,8 +149,8 @@ Result<DriverOptions> own_options(const SuperviseOptions& options, SupervisedRun
   if (nodes.empty()) nodes = {node.empty() ? host_name() : node};
   const int needed = static_cast<int>(nodes.size()) - options.spares;
   if (needed < 1)
-    return usage_error("--spares {}: --hosts names only {} nodes, which leaves none to train on", options.spares,
-                       nodes.size());
+    return usage_error("--spares {}: --hosts names only {}, which leaves none to train on", options.spares,
+                       counted(std::ssize(nodes), "node"));
   const int per_node = plan.ranks % needed == 0 ? plan.ranks / needed : 0;
   return DriverOptions{.commands = own_commands(options.launcher, options.agent_launcher),
                        .setup = {.nodes = std::move(nodes), .nodes_needed = needed, .ranks_per_node = per_node},

@@ -8,6 +8,7 @@
 
 #include "app/commands.h"
 #include "io/base/file.h"
+#include "io/base/format.h"
 #include "io/base/json.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/observe/status/run_status.h"
@@ -31,8 +32,8 @@ Result<void> ask_for(const TimelineOptions& options) {
     return usage_error("{}: not the folder of a run", options.run_dir);
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), problem);
   if (auto written = write_file(path, fmt::format("{}\n", options.record)); !written) return written;
-  print_out("the run records its next {} steps if it is still running; then run `trireme timeline {}`\n",
-            options.record, options.run_dir);
+  print_out("if the run is still running, it records {} from now on; then run `trireme timeline {}`\n",
+            counted(options.record, "step"), options.run_dir);
   return {};
 }
 
@@ -45,7 +46,8 @@ Result<void> show_hang(const TimelineOptions& options) {
   if (records.empty()) return file_error("{}: no flight records of ranks", folder);
   const std::string path = options.output.empty() ? folder + "/hang.pftrace" : options.output;
   if (auto written = write_hang_trace(records, path); !written) return written;
-  print_out("the last moments of {} ranks: {}\nopen it in https://ui.perfetto.dev\n", records.size(), path);
+  print_out("the last moments of {}: {}\nopen it in https://ui.perfetto.dev\n", counted(std::ssize(records), "rank"),
+            path);
   return {};
 }
 

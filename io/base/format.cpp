@@ -31,7 +31,8 @@ std::string format_count(double count) {
 }
 
 std::string counted(int64_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : noun.ends_with("ch") ? "es" : "s");
+  const bool adds_es = noun.ends_with("ch") || noun.ends_with("ss");
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : adds_es ? "es" : "s");
 }
 
 }  // namespace tri

@@ -25,7 +25,7 @@ std::string state_line(const LiveView& view) {
     text += fmt::format(" ({:.0f} %)", 100.0 * static_cast<double>(s.step) / static_cast<double>(s.steps));
   if (const auto left = seconds_left(s); left && s.state == RunState::kRuns)
     text += fmt::format("  ETA {}", format_duration(*left));
-  if (s.world_size > 0) text += fmt::format("  {} ranks", s.world_size);
+  if (s.world_size > 0) text += "  " + counted(s.world_size, "rank");
   if (view.attempts > 1) text += fmt::format("  attempt {}", view.attempts);
   return text;
 }

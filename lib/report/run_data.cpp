@@ -8,6 +8,7 @@
 #include <map>
 
 #include "io/base/file.h"
+#include "io/base/format.h"
 #include "io/base/median.h"
 #include "io/base/text_file.h"
 
@@ -136,11 +137,10 @@ void add_failures(const std::vector<RunEvent>& events, std::vector<Incident>& in
     ++place->second.second;
   }
   for (const auto& [attempt, seen] : consequences)
-    incidents.push_back(
-        {.time = seen.first,
-         .kind = "failure",
-         .text = fmt::format("{} rank{} failed as a consequence", seen.second, seen.second == 1 ? "" : "s"),
-         .alarm = true});
+    incidents.push_back({.time = seen.first,
+                         .kind = "failure",
+                         .text = counted(seen.second, "rank") + " failed as a consequence",
+                         .alarm = true});
 }
 
 }  // namespace
@@ -225,7 +225,7 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
   run.metrics = reader.metrics();
   if (run.metrics.strange_lines > 0)
     run.remarks.push_back(
-        fmt::format("{} lines of metrics.jsonl cannot be parsed and are ignored", run.metrics.strange_lines));
+        fmt::format("lines of metrics.jsonl that cannot be parsed and are ignored: {}", run.metrics.strange_lines));
   if (auto history = read_events_and_steps(run.dir); history) {
     run.events = std::move(history.value().events);
     run.time = effective_time({.events = run.events, .steps = std::move(history.value().steps)});

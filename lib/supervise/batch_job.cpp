@@ -142,10 +142,10 @@ std::string BatchJob::next_start() const {
 }
 
 void BatchJob::say_stalled(int count) const {
-  say(fmt::format(
-      "stopped: {} restarts in a row made no checkpoint after step {}, so RESTART_BUDGET={} is exhausted. Find the "
-      "cause above, then submit again: the run {}",
-      count, record_.best_step, options_.restart_budget, next_start()));
+  say(
+      fmt::format("stopped: {} in a row made no checkpoint after step {}, so RESTART_BUDGET={} is exhausted. Find the "
+                  "cause above, then submit again: the run {}",
+                  counted(count, "restart"), record_.best_step, options_.restart_budget, next_start()));
 }
 
 // A second job of a run must not touch the state of the first one. Waits for a job that is ending.
@@ -277,8 +277,9 @@ Result<bool> BatchJob::begin(const std::string& what) {
           run_dir, host_name());
   }
   note_progress(restart() - 1);  // made by a start that was killed
-  say(fmt::format("{} in {}: the run {}, {} steps lost{}", what, run_dir, next_start(),
-                  std::max<int64_t>(0, reached_step(run_dir, limit()) - newest_), effective_part(run_dir, limit())));
+  say(fmt::format("{} in {}: the run {}, {} lost{}", what, run_dir, next_start(),
+                  counted(std::max<int64_t>(0, reached_step(run_dir, limit()) - newest_), "step"),
+                  effective_part(run_dir, limit())));
   save_record();
   if (restarts_without_progress() > options_.restart_budget) {
     say_stalled(restarts_without_progress() - 1);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "io/base/format.h"
+
 namespace tri {
 namespace {
 
@@ -248,8 +250,8 @@ Decision decide(const Situation& s) {
   if (without_progress >= s.thresholds.attempts) {
     decision.action = Response::kStop;
     decision.status = kNoProgressStatus;
-    decision.why = fmt::format("{} consecutive attempts made no newer checkpoint; the last one: {}", without_progress,
-                               decision.why);
+    decision.why = fmt::format("{} made no newer checkpoint; the last one: {}",
+                               counted(without_progress, "consecutive attempt"), decision.why);
   } else if (usable < s.nodes_needed) {
     decision.action = Response::kSuccessor;
     decision.status = static_cast<int>(ExitCode::kDrained);

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "io/base/clock.h"
+#include "io/base/format.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/base/mutex.h"
@@ -173,8 +174,8 @@ Result<int> run_driver(const DriverOptions& options) {
   setup.job = job;
   setup.host = host_name();
   Supervisor supervisor(setup, launcher, link, event_log);
-  log_info("supervise: the run needs {} of {} nodes; agents connect to port {} of {}", options.setup.nodes_needed,
-           options.setup.nodes.size(), server.port(), host_name());
+  log_info("supervise: the run needs {} of {}; agents connect to port {} of {}", options.setup.nodes_needed,
+           counted(std::ssize(options.setup.nodes), "node"), server.port(), host_name());
 
   StopSignals signals;
   double ticked = 0, checked = monotonic_seconds();

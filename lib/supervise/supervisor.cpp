@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 
@@ -161,9 +162,9 @@ void Supervisor::gather(double now) {
   const std::vector<std::string> names = preferred(now);
   if (static_cast<int>(names.size()) < setup_.nodes_needed) {
     log_error(
-        "supervise: {} of the allocation's {} nodes can be used, but {} are needed; exiting with status 75 (`trireme "
+        "supervise: {} of the allocation's {} can be used, but the run needs {}; exiting with status 75 (`trireme "
         "supervise {} --nodes` lists the excluded nodes)",
-        names.size(), setup_.nodes.size(), setup_.nodes_needed, setup_.run_dir);
+        names.size(), counted(std::ssize(setup_.nodes), "node"), setup_.nodes_needed, setup_.run_dir);
     return leave(static_cast<int>(ExitCode::kDrained), now);
   }
   const std::vector<std::string> wanted(names.begin(), names.begin() + setup_.nodes_needed);
@@ -183,7 +184,7 @@ void Supervisor::gather(double now) {
       return;
     }
     if (pool_.has_reported(node) && now - since_ > thresholds_.start_seconds && node.report.left > 0)
-      return exclude(name, fmt::format("{} processes of an earlier attempt could not be ended", node.report.left), now);
+      return exclude(name, counted(node.report.left, "process") + " of an earlier attempt could not be ended", now);
   }
   if (!without_daemon.empty()) return await_daemon(without_daemon, now);
   if (!all_there) return;
@@ -250,7 +251,7 @@ void Supervisor::examine(double now) {
     pool_.order(name, OrderKind::kDoctor);
     examined_.push_back(name);
   }
-  log_info("supervise: the doctor examines {} nodes", examined_.size());
+  log_info("supervise: the doctor examines {}", counted(std::ssize(examined_), "node"));
   enter(Phase::kExamine, now);
 }
 
@@ -404,7 +405,7 @@ bool Supervisor::is_clear(const std::string& name, double now) {
   if (has_looked && pool_.has_heard_order(node) && node.report.left == 0) return true;
   if (!pool_.has_heard_order(node) || now - since_ <= thresholds_.end_seconds) return false;
   attempt_.add_once(CauseKind::kUnkillable, name,
-                    fmt::format("{} processes on {} could not be ended", node.report.left, name));
+                    fmt::format("{} on {} could not be ended", counted(node.report.left, "process"), name));
   return true;
 }
 

@@ -40,6 +40,8 @@ TEST(Format, one_of_a_thing_is_no_plural) {
   EXPECT_EQ(counted(2, "spare machine"), "2 spare machines");
   EXPECT_EQ(counted(1, "microbatch"), "1 microbatch");
   EXPECT_EQ(counted(2, "microbatch"), "2 microbatches");
+  EXPECT_EQ(counted(1, "process"), "1 process");
+  EXPECT_EQ(counted(2, "process"), "2 processes");
 }
 
 TEST(Date, has_the_format_of_strftime) {

@@ -63,7 +63,7 @@ has "Config: "
 has ">difference<"
 has "Cut off: the highest value is 98,760"
 has "ranks that wait for other ranks"
-has "ranks wait directly for "
+has "Ranks that wait directly for "
 has "Neither a hang nor steps were recorded"
 # The table shows the ranks for which others wait.
 has "<td>rank 5 [pp1 dp0 tp1]</td>"

@@ -321,7 +321,7 @@ for wrong in RESTART_BUDGET=three SPARES=-1 SUPERVISE=yes DRAIN_SECONDS=2m STORA
 done
 start "" SPARES=1 SUPERVISE=1
 ends 2 0 "no node is left"
-says "SPARES=1 of 1 nodes" || fail "SPARES of one node"
+says "SPARES=1 of 1 node leaves" || fail "SPARES of one node"
 start "" SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=3
 ends 2 0 "a task of a job array"
 says "stopped: tasks of a job array" || fail "a job array is not named"
@@ -377,7 +377,7 @@ done
 rm saves
 start 3 RESTART_BUDGET=1
 ends 5 0 "no newer checkpoint"
-says "stopped: 1 restarts in a row made no checkpoint after step 3, .* resumes from step 3" || fail "no budget is named"
+says "stopped: 1 restart in a row made no checkpoint after step 3, .* resumes from step 3" || fail "no budget is named"
 start 4 RESTART_BUDGET=1
 ends 8 0 "a start whose budget is exhausted"
 [[ ! -e trained ]] || fail "trains without a budget"

@@ -46,7 +46,7 @@ std::string table_of_attempts(const EffectiveTime& time) {
   std::string text = fmt::format("  {:<20}{:>10}{:>18}{:>8}  {:>10}  {}\n", "attempt from", "duration", "steps", "lost",
                                  "productive", "ended by");
   const size_t first = time.attempts.size() > kMaxAttempts ? time.attempts.size() - kMaxAttempts : 0;
-  if (first > 0) text += fmt::format("  ... {} earlier attempts\n", first);
+  if (first > 0) text += fmt::format("  ... {}\n", counted(static_cast<int64_t>(first), "earlier attempt"));
   for (size_t i = first; i < time.attempts.size(); ++i) {
     const AttemptTime& attempt = time.attempts[i];
     const bool last = i + 1 == time.attempts.size();

@@ -149,7 +149,7 @@ std::string remarks(const RunStatus& s) {
                         age(s.slowest->seconds), s.slowest->of_median);
   for (size_t i = 0; i < std::min(s.stragglers.size(), kMostStragglers); ++i) text += s.stragglers[i].text + "\n";
   if (s.stragglers.size() > kMostStragglers)
-    text += fmt::format("{} more ranks are slower than their peers\n", s.stragglers.size() - kMostStragglers);
+    text += fmt::format("more ranks that are slower than their peers: {}\n", s.stragglers.size() - kMostStragglers);
   if (s.newest_event_age) text += fmt::format("newest event of these ranks: {} ago\n", age(*s.newest_event_age));
   for (const RankRecord& rank : s.ranks) {
     if (rank.writer.state != WriterState::kIdle && rank.writer.seconds > kWriterStill)
@@ -162,7 +162,7 @@ std::string remarks(const RunStatus& s) {
     if (rank.failure && ++failures <= kMaxFailures)
       text += fmt::format("{} has failed: {}\n", to_string_place(rank), rank.failure->text);
   }
-  if (failures > kMaxFailures) text += fmt::format("{} more ranks have failed\n", failures - kMaxFailures);
+  if (failures > kMaxFailures) text += fmt::format("more ranks that have failed: {}\n", failures - kMaxFailures);
   return text;
 }
 

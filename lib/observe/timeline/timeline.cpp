@@ -120,19 +120,22 @@ std::string timeline_text(const TimelineSummary& s, const std::vector<TimelineSe
   const bool all = segments.empty() || s.num_ranks == segments[0].world_size;
   std::map<int, std::string> places;
   for (const TimelineSegment& segment : segments) places[segment.world_rank] = place(segment);
-  std::string text = fmt::format(
-      "steps {} to {} of {} ranks on {} host{}: {} ({}, {} slices, {} flows)\n", s.steps.first, s.steps.last,
-      all ? fmt::format("{}", s.num_ranks) : fmt::format("{} of {}", s.num_ranks, segments[0].world_size), s.num_hosts,
-      s.num_hosts == 1 ? "" : "s", s.path, format_bytes(s.bytes), format_count(static_cast<double>(s.num_slices)),
-      format_count(static_cast<double>(s.num_flows)));
+  std::string text =
+      fmt::format("steps {} to {} of {} on {}: {} ({}, {} slices, {} flows)\n", s.steps.first, s.steps.last,
+                  all ? counted(s.num_ranks, "rank")
+                      : fmt::format("{} of {}", s.num_ranks, counted(segments[0].world_size, "rank")),
+                  counted(s.num_hosts, "host"), s.path, format_bytes(s.bytes),
+                  format_count(static_cast<double>(s.num_slices)), format_count(static_cast<double>(s.num_flows)));
   text += fmt::format("the clocks of two ranks differ by at most {:.1f} us\n", s.clock_error * 1e6);
   if (s.num_early > 0)
-    text += fmt::format("{} transfers arrive before they are sent: the clocks have drifted\n", s.num_early);
+    text += fmt::format("the clocks have drifted; transfers that arrive before they are sent: {}\n", s.num_early);
   if (s.num_unmatched > 0)
-    text += fmt::format("{} transfers have no flow arrow, since one of their ranks is not included\n", s.num_unmatched);
+    text +=
+        fmt::format("transfers without a flow arrow, since one of their ranks is not included: {}\n", s.num_unmatched);
   if (s.lost_marks > 0)
-    text += fmt::format("{} timeline marks did not fit into memory and are missing at the end; record fewer steps\n",
-                        s.lost_marks);
+    text +=
+        fmt::format("timeline marks that did not fit into memory and are missing at the end: {}; record fewer steps\n",
+                    s.lost_marks);
   if (s.waits.empty()) return text + "no rank's compute waited for another rank\n";
   text += fmt::format("waits of compute for other ranks, longest first{}:\n",
                       s.waits.size() > kMostWaits ? fmt::format(" ({} of {})", kMostWaits, s.waits.size()) : "");

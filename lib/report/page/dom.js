@@ -72,6 +72,7 @@ function moment(seconds) {
       ':' + two(date.getMinutes()) + ':' + two(date.getSeconds());
 }
 const whole = (value) => (known(value) ? Math.round(value).toLocaleString('en') : '?');
+const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? '' : 's'}`;
 
 // Creates a table. Heads are texts, nodes, or {text, class} for columns with their own class; cells are texts or nodes.
 function table(heads, rows) {

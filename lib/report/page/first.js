@@ -124,8 +124,9 @@ function comparison() {
   });
   const fields = configTable((name, differs) => differs && !kOwnFields.includes(name));
   const count = fields.tBodies[0].rows.length;
+  const differ = count === 0 ? 'no field differs' : `${plural(count, 'field')} ${count === 1 ? 'differs' : 'differ'}`;
   return element(
-      'div', {}, element('h3', {}, `Config: ${count === 0 ? 'no field differs' : `${whole(count)} fields differ`}`),
+      'div', {}, element('h3', {}, `Config: ${differ}`),
       count > 0 ? element('div', {class: 'scroll'}, fields) : '', element('h3', {}, 'Results'),
       element('div', {class: 'across'}, made));
 }

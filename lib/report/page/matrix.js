@@ -43,7 +43,7 @@ class WaitMatrix {
     const first = i * this.share, last = Math.min(this.size, first + this.share) - 1;
     return first === last ? `rank ${first}` : `ranks ${first} to ${last}`;
   }
-  amount(value) { return this.dump ? `${whole(value)} waits` : duration(value / 1000) + ' per step'; }
+  amount(value) { return this.dump ? plural(value, 'wait') : duration(value / 1000) + ' per step'; }
   choose(x, y) {
     this.chosen = x >= 0 && y >= 0 && x < this.side && y < this.side ? [x, y] : null;
     this.readout.textContent = this.chosen === null ?

@@ -45,7 +45,7 @@ function awaitedRanks(waits, mesh) {
   const sorted = [...sums].sort((a, b) => (dump ? b[1].waiting.size - a[1].waiting.size : b[1].ms - a[1].ms));
   if (sorted.length === 0) return '';
   const [worst, most] = sorted[0];
-  const sentence = dump ? `${whole(most.waiting.size)} ranks wait directly for ${mesh.nameOf(worst)}.` :
+  const sentence = dump ? `Ranks that wait directly for ${mesh.nameOf(worst)}: ${whole(most.waiting.size)}.` :
                           `Ranks waited for ${mesh.nameOf(worst)}: ${duration(most.ms / 1000)} per step in total.`;
   const rows = sorted.slice(0, 8).map(([rank, of]) => {
     const row = [mesh.nameOf(rank), whole(of.waiting.size), [...of.axes].join(', ')];
@@ -55,7 +55,7 @@ function awaitedRanks(waits, mesh) {
   return element(
       'div', {}, element('p', {}, element('strong', {}, sentence)),
       element('div', {class: 'across'}, table(dump ? heads : [...heads, number('sum of waits per step')], rows)),
-      sorted.length > rows.length ? absent(`and ${whole(sorted.length - rows.length)} more ranks`) : '');
+      sorted.length > rows.length ? absent(`and ${plural(sorted.length - rows.length, 'more rank')}`) : '');
 }
 function waitList(waits, mesh) {
   const dump = waits.source === 'dump';
@@ -67,7 +67,7 @@ function waitList(waits, mesh) {
   const heads = ['waiting rank', 'waits for', dump ? 'operation' : 'axis'], more = waits.num_waits - rows.length;
   return element(
       'div', {}, element('div', {class: 'across'}, table(dump ? heads : [...heads, number('per step')], rows)),
-      more > 0 ? absent(`and ${whole(more)} more waits`) : '');
+      more > 0 ? absent(`and ${plural(more, 'more wait')}`) : '');
 }
 
 // Returns the drawn length of an axis, which grows with the logarithm of its ranks beyond a dozen.

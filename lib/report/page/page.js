@@ -30,8 +30,8 @@ function wallTime() {
         element(
             'p', {},
             `${moment(wall.begin)} to ${moment(wall.end)}: ${duration(wall.end - wall.begin)}, ` +
-                `${whole(wall.attempts_in_all)} attempt${wall.attempts_in_all === 1 ? '' : 's'}, ` +
-                `${whole(wall.kept)} steps kept, ${whole(wall.lost)} lost.`),
+                `${plural(wall.attempts_in_all, 'attempt')}, ` +
+                `${plural(wall.kept, 'step')} kept, ${whole(wall.lost)} lost.`),
         wall.attempts.length > 0 ? lanesPlot({
           title: 'Wall time, a lane for each attempt',
           view,

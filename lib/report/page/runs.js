@@ -68,9 +68,12 @@ function happenings(run) {
       });
   });
   if (attempts.length === 0)
-    run.restarts.forEach(
-        ([step, time, lost], k) => list.push(
-            {step, time, kind: 'resume', text: `restart ${k + 1} at step ${whole(step)}, ${whole(lost)} steps lost`}));
+    run.restarts.forEach(([step, time, lost], k) => list.push({
+      step,
+      time,
+      kind: 'resume',
+      text: `restart ${k + 1} at step ${whole(step)}, ${plural(lost, 'step')} lost`
+    }));
   for (const [step, time, places] of run.not_finite)
     list.push({step, time, kind: 'broken', text: `step ${whole(step)} was not finite: ${places}`});
   const changes = new Map();
