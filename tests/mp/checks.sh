@@ -11,15 +11,15 @@ timeout_s=400
 job='' # the process id of mpirun, set by `start`
 folder=$(mktemp -d)
 # Memory that ranks share and their flight recorders: what killed ranks leave behind is removed with the test.
-shared=$(mktemp -d /dev/shm/trireme-test.XXXXXX 2>/dev/null || mktemp -d)
-export TRIREME_BLACK_BOXES=$shared
-export OMPI_MCA_btl_vader_backing_directory=$shared OMPI_MCA_osc_sm_backing_directory=$shared
+shared_memory=$(mktemp -d /dev/shm/trireme-test.XXXXXX 2>/dev/null || mktemp -d)
+export TRIREME_BLACK_BOXES=$shared_memory
+export OMPI_MCA_btl_vader_backing_directory=$shared_memory OMPI_MCA_osc_sm_backing_directory=$shared_memory
 clean_up() {
   # A subshell that is ended right after its start still has the traps of this shell.
   [[ $BASHPID == "$$" ]] || return 0
   # mpirun ends its ranks.
   [[ -z $job ]] || ! kill -TERM "$job" 2>/dev/null || wait "$job" 2>/dev/null
-  rm -rf "$folder" "$shared"
+  rm -rf "$folder" "$shared_memory"
 }
 trap clean_up EXIT
 trap 'exit 130' INT TERM
@@ -125,6 +125,8 @@ curve() {
 }
 
 finish() {
+  # A script that uses the names of these folders for something else would leave them.
+  [[ -d $folder && -d $shared_memory ]] || fail "no folder: folder=$folder shared_memory=$shared_memory"
   [[ $failures -eq 0 ]] && echo "all well"
   exit "$failures"
 }
