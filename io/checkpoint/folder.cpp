@@ -243,9 +243,11 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, co
   return entries;
 }
 
-Result<void> skip_candidate(const Error& why) {
+Result<void> skip_candidate(const CheckpointCandidate& candidate, const Error& why) {
   if (why.os_error == kOtherFormat)
-    return Error{why.message + ", or move the checkpoint away to use an older one", why.code, why.os_error};
+    return Error{
+        fmt::format("{}, or move {} to another folder to use an older checkpoint", why.message, candidate.path),
+        why.code, why.os_error};
   log_warn("checkpoint skipped: {}", why.message);
   return {};
 }
@@ -256,7 +258,7 @@ Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir,
   for (const CheckpointCandidate& candidate : candidates.value()) {
     const auto opened = open_candidate(candidate, retry);
     if (opened) return std::optional(CheckpointEntry{candidate.step, candidate.path, true, ""});
-    if (auto skipped = skip_candidate(opened.error()); !skipped) return skipped.error();
+    if (auto skipped = skip_candidate(candidate, opened.error()); !skipped) return skipped.error();
   }
   return std::optional<CheckpointEntry>();
 }

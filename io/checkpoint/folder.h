@@ -72,7 +72,7 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, co
 // Logs that a search for the newest checkpoint skips a candidate; `why` is the error of open_candidate(). Fails, with
 // os_error kOtherFormat, if another version of this program wrote the candidate: it may be whole, so an older one would
 // be another model than the user means, and a run that resumes from that one would replace it.
-Result<void> skip_candidate(const Error& why);
+Result<void> skip_candidate(const CheckpointCandidate& candidate, const Error& why);
 
 // Returns the newest valid checkpoint; logs a warning for each newer candidate that it skips. Does not open older ones.
 // Fails like skip_candidate().

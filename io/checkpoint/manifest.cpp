@@ -106,8 +106,8 @@ struct OtherFormat : Fatal {
 
 void check_format(const Json& json) {
   if (const int64_t format = integer_of(json); format != kFormat)
-    throw OtherFormat(ExitCode::kFile, fmt::format("the format is {}, but this program reads {}; the file was written "
-                                                   "by another version: use that one",
+    throw OtherFormat(ExitCode::kFile, fmt::format("the format is {}, but this program reads {}, because another "
+                                                   "version of trireme wrote it; use that version",
                                                    format, kFormat));
 }
 

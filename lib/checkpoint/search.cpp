@@ -35,7 +35,7 @@ Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates
     auto opened = open_candidate(candidate);
     if (!opened && is_transient(opened.error().os_error)) return opened.error();
     if (!opened) {
-      if (auto skipped = skip_candidate(opened.error()); !skipped) return skipped.error();
+      if (auto skipped = skip_candidate(candidate, opened.error()); !skipped) return skipped.error();
       continue;
     }
     manifest = std::move(opened).value();

@@ -22,7 +22,8 @@ constexpr const char* kAveragePrefix = "ema/";
 Result<std::string> newest_of(const std::string& dir) {
   const auto newest = newest_checkpoint(dir);
   if (!newest && newest.error().os_error == kOtherFormat)
-    return file_error("{}, or name the older one", newest.error().message);
+    return file_error("{}, or name the folder of an older one in this command (trireme checkpoint list {})",
+                      newest.error().message, dir);
   if (!newest) return newest.error();
   return newest.value() ? newest.value()->path : std::string();
 }

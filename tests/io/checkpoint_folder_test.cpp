@@ -136,10 +136,11 @@ TEST(CheckpointFolder, no_older_checkpoint_is_found_in_place_of_one_that_another
   ASSERT_FALSE(newest);
   EXPECT_EQ(newest.error().code, ExitCode::kFile);
   EXPECT_EQ(newest.error().os_error, kOtherFormat);
-  EXPECT_EQ(newest.error().message,
-            path +
-                ": the format is 2, but this program reads 1; the file was written by another version: use that "
-                "one, or move the checkpoint away to use an older one");
+  EXPECT_EQ(
+      newest.error().message,
+      fmt::format("{}: the format is 2, but this program reads 1, because another version of trireme wrote it; use "
+                  "that version, or move {} to another folder to use an older checkpoint",
+                  path, dir / "step_00000200"));
   std::filesystem::rename(dir / "step_00000200", dir / "moved");
   EXPECT_EQ(value_or_throw(newest_checkpoint(dir.path()))->step, 100);
 }

@@ -61,11 +61,12 @@ seal=$(sed -nE 's/.*its text is ([0-9a-f]{16}).*/\1/p' <<<"$output")
 sed -i -E "0,/\"checksum\"/s/\"checksum\": \"[0-9a-f]+\"/\"checksum\": \"$seal\"/" $manifest
 cp $manifest before
 train 3 run 1 run.steps=3
-has "the format is 2, but this program reads 1; the file was written by another version: use that one, or move the"
+has "the format is 2, but this program reads 1, because another version of trireme wrote it; use that version, or move \
+run/checkpoints/step_00000002 to another folder to use an older checkpoint"
 cmp -s before $manifest || fail "the checkpoint was replaced"
 # Nor is an older model used in its place, unless the command names it.
 run 3 "$trireme" eval run --data text --batches 1
-has "use that one, or move the checkpoint away to use an older one, or name the older one"
+has ", or name the folder of an older one in this command (trireme checkpoint list run/checkpoints)"
 run 3 "$trireme" generate run --prompt 1 --tokens 1
 has "the format is 2"
 run 3 "$trireme" checkpoint export run exported
