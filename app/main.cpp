@@ -83,7 +83,7 @@ int run(int argc, char** argv) {
     log_error("{}", fatal.what());
     return static_cast<int>(fatal.code());
   } catch (const std::bad_alloc&) {
-    log_error("out of memory on the host; the process may be limited (ulimit -v)");
+    log_error("out of memory on the host{}", address_space_limit());
     return 1;
   } catch (const std::exception& problem) {
     log_error("{}", problem.what());

@@ -1,11 +1,25 @@
 #include "io/base/error.h"
 
+#include <sys/resource.h>
+
+#include <cerrno>
 #include <cstring>
+#include <limits>
+
+#include "io/base/format.h"
 
 namespace tri {
 
+std::string address_space_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur > std::numeric_limits<int64_t>::max()) return "";
+  return fmt::format(" (the address space of a process is limited to {}: RLIMIT_AS, ulimit -v)",
+                     format_bytes(static_cast<int64_t>(limit.rlim_cur)));
+}
+
 Error system_error_of(int os_error, const std::string& text) {
-  return {fmt::format("{}: {}", text, std::strerror(os_error)), ExitCode::kFile, os_error};
+  const std::string limit = os_error == ENOMEM ? address_space_limit() : "";
+  return {fmt::format("{}: {}{}", text, std::strerror(os_error), limit), ExitCode::kFile, os_error};
 }
 
 void require_failed(const char* file, int line, const char* condition, const std::string& message) {

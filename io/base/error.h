@@ -76,7 +76,12 @@ Error file_error(fmt::format_string<Args...> format, Args&&... args) {
   return {fmt::format(format, std::forward<Args>(args)...), ExitCode::kFile};
 }
 
-// Returns "TEXT: No such file or directory", with ExitCode::kFile. `os_error` is the errno of the failed call.
+// Returns " (the address space of a process is limited to 4.00 GiB: RLIMIT_AS, ulimit -v)", or "" without a limit. Ends
+// messages about memory that could not be allocated or mapped.
+std::string address_space_limit();
+
+// Returns "TEXT: No such file or directory", with ExitCode::kFile. `os_error` is the errno of the failed call; after
+// ENOMEM the text ends in address_space_limit().
 Error system_error_of(int os_error, const std::string& text);
 template <class... Args>
 Error system_error(int os_error, fmt::format_string<Args...> format, Args&&... args) {

@@ -310,8 +310,7 @@ class CpuDevice final : public Device {
     if (memory == MAP_FAILED) {
       const int problem = errno;
       if (file >= 0) close(file);
-      throw Fatal(ExitCode::kDevice,
-                  fmt::format("cannot allocate {} bytes of host memory: {}", bytes, std::strerror(problem)));
+      throw Fatal(ExitCode::kDevice, system_error(problem, "cannot allocate {} bytes of host memory", bytes).message);
     }
     blocks_[memory] = {file, bytes};
     return memory;
@@ -345,7 +344,7 @@ class CpuDevice final : public Device {
     void* view = file < 0 ? MAP_FAILED : mmap(nullptr, name.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     const int problem = errno;
     if (file >= 0) close(file);
-    if (view == MAP_FAILED) return Error{fmt::format("{}: {}", path, std::strerror(problem)), ExitCode::kDevice};
+    if (view == MAP_FAILED) return Error{system_error(problem, "{}", path).message, ExitCode::kDevice};
     blocks_[view] = {-1, name.bytes};
     return view;
   }
@@ -354,7 +353,7 @@ class CpuDevice final : public Device {
     void* memory = std::aligned_alloc(Arena::kAlignment,
                                       static_cast<size_t>(round_up(static_cast<int64_t>(bytes), Arena::kAlignment)));
     if (memory == nullptr)
-      throw Fatal(ExitCode::kDevice, fmt::format("cannot allocate {} bytes of host memory", bytes));
+      throw Fatal(ExitCode::kDevice, system_error(ENOMEM, "cannot allocate {} bytes of host memory", bytes).message);
     return memory;
   }
   void release_host(void* memory) noexcept override { std::free(memory); }

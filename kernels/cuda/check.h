@@ -11,8 +11,10 @@ namespace tri::cuda {
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // clears it, if it can be cleared: else the next launch would report it again
+  // The driver reserves far more addresses than memory.
   throw Fatal(ExitCode::kDevice,
-              fmt::format("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)));
+              fmt::format("{}: {} ({}){}", what, cudaGetErrorString(status), cudaGetErrorName(status),
+                          status == cudaErrorMemoryAllocation ? address_space_limit() : ""));
 }
 
 }  // namespace tri::cuda

@@ -265,7 +265,8 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess)
     return Error{
-        fmt::format("run.device: cuda: {}; set run.device: cpu to train without a GPU", cudaGetErrorString(status)),
+        fmt::format("run.device: cuda: {}{}; set run.device: cpu to train without a GPU", cudaGetErrorString(status),
+                    status == cudaErrorMemoryAllocation ? address_space_limit() : ""),
         ExitCode::kDevice};
   if (ordinal >= count)
     return Error{

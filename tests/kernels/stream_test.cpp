@@ -2,6 +2,8 @@
 // that the streams do not establish is reported as a race.
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -31,6 +33,25 @@ class StreamTest : public ::testing::Test {
   std::unique_ptr<Device> device_ = make_cpu_device();
   std::unique_ptr<Stream> a_ = device_->make_stream("a"), b_ = device_->make_stream("b");
 };
+
+// More than a processor addresses. The limit is higher, so that nothing else fails.
+TEST_F(StreamTest, memory_that_cannot_be_mapped_is_an_error_that_names_the_limit_of_the_address_space) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  if (before.rlim_max != RLIM_INFINITY) GTEST_SKIP() << "ulimit -v is set";
+  const rlimit limited{.rlim_cur = rlim_t{1} << 50, .rlim_max = RLIM_INFINITY};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &limited), 0);
+  std::string said;
+  try {
+    device_->release(device_->allocate(size_t{1} << 48));
+  } catch (const Fatal& problem) {
+    said = problem.what();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(said,
+            "cannot allocate 281474976710656 bytes of host memory: Cannot allocate memory (the address space of a "
+            "process is limited to 1024.00 TiB: RLIMIT_AS, ulimit -v)");
+}
 
 TEST_F(StreamTest, runs_tasks_in_the_order_enqueued) {
   std::vector<int> order;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -258,6 +259,8 @@ std::atomic<Job*> g_job{nullptr};  // the job whose body runs in this process
     what = fatal.what();
     code = fatal.code();
     cause = fatal.cause();
+  } catch (const std::bad_alloc&) {
+    what = "out of memory on the host" + address_space_limit();
   } catch (const std::exception& problem) {
     what = problem.what();
   } catch (...) {
