@@ -143,6 +143,29 @@ for layout in "4" "2" "4 parallel.pp=4" "2 parallel.tp=1 parallel.pp=2"; do
   done
 done
 
+echo "a folded pipeline, whose first rank has the first and the last layers, is used like any other"
+run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml --set run.name=folded --set run.steps=6 --set parallel.schedule=zb_v
+folded=$(sed -n 's/.*"validation_loss":\([^,}]*\).*/\1/p' runs/folded/metrics.jsonl)
+for layout in "1" "4" "2 parallel.pp=2 parallel.chunks=2 parallel.schedule=zb_v"; do # 4: as in training
+  read -ra words <<<"$layout"
+  settings=()
+  for setting in "${words[@]:1}"; do settings+=(--set "$setting"); done
+  use=("$mpirun" -n "${words[0]}" "$trireme")
+  run 0 "${use[@]}" eval runs/folded --json "${settings[@]}"
+  near "$(field loss)" "$folded" || fail "eval on $layout: loss $(field loss), training saw $folded"
+  run 0 "${use[@]}" generate runs/folded --prompts prompts.jsonl --tokens 12 --temperature 0 --quiet "${settings[@]}"
+  [[ $layout != 1 ]] || together=$output
+  [[ $output == "$together" ]] || fail "$layout: other texts" "$output"
+  run 0 "${use[@]}" eval runs/folded --texts texts.jsonl --quiet "${settings[@]}"
+  score=$(sed -n '3s/.*"bits_per_byte":\([^,]*\).*/\1/p' <<<"$output")
+  [[ $layout != 1 ]] || alone=$score
+  near "$score" "$alone" || fail "text 3 on $layout: $score bits per byte, expected $alone"
+done
+run 0 "$trireme" checkpoint export runs/folded out_folded
+run 0 "$trireme" checkpoint import out_folded runs/unfolded --set data.sources=[text] --set data.micro_batch=2
+run 0 "$trireme" checkpoint diff runs/folded runs/unfolded --only model/
+has "EQUAL"
+
 echo "files of prompts and texts that are wrong are refused"
 echo '{"prompt": 3}' >bad.jsonl
 run 2 "$mpirun" -n 2 "$trireme" generate runs/tiny --prompts bad.jsonl
