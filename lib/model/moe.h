@@ -175,8 +175,8 @@ struct RouterNumbers {
 // Returns the rows P (MoeTensors) for `local_rows` rows of a rank; with ep > 1 whole multiples of 16, for FP8.
 int64_t expert_rows(const MoeSpec& moe, int64_t local_rows, int ep, double capacity);
 
-// Returns different experts for each row of a rank, (local_rows, K). If all ranks of ep use theirs, each rank's experts
-// receive local_rows · K rows, for which they have memory with every parallel.ep_capacity.
+// Returns K different experts for each row of a rank, (local_rows, K). If all ranks of ep send their rows there, each
+// rank's experts receive local_rows · K rows, for which they have memory with every parallel.ep_capacity.
 std::vector<int32_t> experts_in_turn(const MoeSpec& moe, int64_t local_rows, Axis ep);
 
 // Copies saved biases to the device. Fails with kFile if their number is wrong. Waits for the stream.
