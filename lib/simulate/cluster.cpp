@@ -105,6 +105,12 @@ constexpr RemovedSetting kRemoved[] = {
      .neutral = "0",
      .reason = "no measured step has a constant time, whatever the model",
      .now = "software.layer_us is the time per layer and microbatch that no other constant covers",
+     .remedy = "delete the line"},
+    {.section = "software",
+     .key = "attention_cached",
+     .neutral = "0",
+     .reason = "attention's backward pass of long sequences no longer waits for memory",
+     .now = "software.attention_backward is its rate at any length",
      .remedy = "delete the line"}};
 
 const RemovedSetting* removed_constant(std::string_view section, std::string_view key) {

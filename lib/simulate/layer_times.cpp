@@ -109,17 +109,6 @@ double busiest(const Workload& w, const AttentionSpec& attention) {
   return 1 + w.documents->excess_of_busiest(attention.window, w.dp, static_cast<double>(w.global_batch) / w.dp);
 }
 
-// A block of kKeyTile keys reads the queries and their outputs' gradients (2 bytes an element) and adds to fp32 sums of
-// the queries' gradients (8 bytes). Blocks that process the same queries share these rows while they are in the L2
-// cache. The longer a sequence, 2 · `keys`, the more blocks follow each other, the further those that run are apart,
-// and the more of the rows come from memory. `flops` are those of the forward pass, 4 per element of a head and score.
-double attention_memory_seconds(const Cluster& c, double keys, double flops) {
-  if (c.software.attention_cached == 0) return 0;
-  const double missed = std::max(0.0, 1 - c.software.attention_cached / (2 * keys));
-  constexpr double kBytes = 2 + 2 + 8;
-  return missed * flops / 4 * kBytes / kKeyTile / memory_bytes_per_second(c);
-}
-
 AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention, const Cluster& c, const Sizes& s) {
   const double peak = peak_flops(c, w.numbers == Numbers::kFp32 ? Numbers::kFp32 : Numbers::kBf16);
   if (c.software.scores_in_memory) return attention_in_memory(w, attention, c, s);
@@ -139,9 +128,7 @@ AttentionTimes attention_times(const Workload& w, const AttentionSpec& attention
   // Trireme's backward pass has no wgmma for heads above 128: 229 instead of 437 TFLOP/s on an H100 (T 4096).
   const bool slow = c.software.name == "Trireme" && head > kHopperBackwardMaxHeadSize;
   const double rate = peak * c.software.attention_backward * (slow ? 0.52 : 1);
-  const double backward = 2.5 * flops * padded * waste_backward / rate;
-  return {flops * padded * waste / (peak * c.software.attention_forward),
-          std::max(backward, attention_memory_seconds(c, keys, flops))};
+  return {flops * padded * waste / (peak * c.software.attention_forward), 2.5 * flops * padded * waste_backward / rate};
 }
 
 // The steps of a branch with experts, as in lib/model/moe.cpp. A rank has `local` rows, which choose `per_token`

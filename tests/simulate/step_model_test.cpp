@@ -103,21 +103,6 @@ TEST(StepModel, the_bound_of_split_backward_passes_is_hardly_longer_than_the_ste
       }
 }
 
-// Beyond the sequence length whose rows the L2 cache holds, the memory bounds attention's backward pass.
-TEST(StepModel, attention_of_long_sequences_is_bound_by_memory) {
-  Cluster any, c;
-  any.software.attention_backward = c.software.attention_backward = 0.484;
-  c.software.attention_cached = 17'000;
-  const auto slowdown = [&](int length) {
-    Workload w = gpt_13b();
-    w.model.seq_len = length;
-    return times_of_layer(w, c).backward.attention / times_of_layer(w, any).backward.attention;
-  };
-  EXPECT_EQ(slowdown(8192), 1);
-  EXPECT_GT(slowdown(65536), 1.05);
-  EXPECT_GT(slowdown(131072), slowdown(65536) + 0.1);
-}
-
 TEST(StepModel, more_of_anything_never_hurts_or_helps_against_its_nature) {
   Workload w = gpt_13b();
   w.tp = 2;
