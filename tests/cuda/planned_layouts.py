@@ -61,8 +61,8 @@ def main():
     trireme, failed = f"{options.build}/bin/trireme", 0
     for numbers in options.numbers:
         common = ["run.device=cuda", f"precision.gemm={numbers}", *options.set]
-        plan = run(trireme, "plan", options.config, "--ranks", str(options.gpus), "--cluster", options.cluster, "--keep",
-                   str(options.layouts), "--json", *sets(common))
+        plan = run(trireme, "plan", options.config, "--ranks", str(options.gpus), "--cluster", options.cluster,
+                   "--keep", str(options.layouts), "--json", *sets(common))
         for planned in plan["layouts"]:
             fields = layout_of(planned)
             try:
