@@ -109,8 +109,8 @@ constexpr RemovedSetting kRemoved[] = {
     {.section = "software",
      .key = "attention_cached",
      .neutral = "0",
-     .reason = "attention's backward pass of long sequences no longer waits for memory",
-     .now = "software.attention_backward is its rate at any length",
+     .reason = "it described the memory traffic of an earlier attention kernel",
+     .now = "software.attention_backward and attention_ramp_backward hold at any length",
      .remedy = "delete the line"}};
 
 const RemovedSetting* removed_constant(std::string_view section, std::string_view key) {

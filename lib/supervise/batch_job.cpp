@@ -138,7 +138,7 @@ void BatchJob::say(const std::string& text) const {
 }
 
 std::string BatchJob::next_start() const {
-  return newest_ > 0 ? fmt::format("resumes from step {}", newest_) : "starts from step 0 (no checkpoint)";
+  return newest_ > 0 ? fmt::format("resumes from step {}", newest_) : "starts from step 0";
 }
 
 void BatchJob::say_stalled(int count) const {
@@ -311,7 +311,7 @@ BatchJob::Left BatchJob::end(int status) {
     save_record();
   }
   say(fmt::format("status {} ({}) after step {}, {}", status, text, reached,
-                  newest_ > 0 ? fmt::format("newest checkpoint: step {}", newest_) : "no checkpoint"));
+                  newest_ > 0 ? fmt::format("newest checkpoint: step {}", newest_) : "no checkpoint beyond step 0"));
   if (outcome == JobOutcome::kStop) {
     say("stopped: a restart would fail in the same way");
     return {};

@@ -59,7 +59,8 @@ class BatchJob {
  private:
   void say(const std::string& text) const;
   void say_stalled(int count) const;
-  std::string next_start() const;  // "resumes from step 5", or from where a run without a checkpoint starts
+  // Returns "resumes from step 5", or "starts from step 0": without a checkpoint, or with one that was imported.
+  std::string next_start() const;
   int restart() const { return options_.start.batch.restart; }
   int restarts_without_progress() const { return restart() - record_.progress_restart; }
   std::chrono::milliseconds limit() const {  // of a storage call

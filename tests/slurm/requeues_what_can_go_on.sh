@@ -40,7 +40,7 @@ held=()
 case_finished() {
   start finished
   finish COMPLETED 0:0 0
-  expect_log "restart 0: 2 ranks on node[0-9]+, .* starts from step 0 \(no checkpoint\), 0 steps lost"
+  expect_log "restart 0: 2 ranks on node[0-9]+, .* starts from step 0, 0 steps lost"
   expect_log "finished at step $steps, effective training time [0-9.]+ %"
 }
 
@@ -72,7 +72,7 @@ case_faults_are_retried() {
   STRAGGLER_SECONDS=30 start faults --comment="project a" --set stand_in.ends="0:12:4 1:17:5 2:22:6"
   finish COMPLETED 0:0 3
   # The log contains the output of every attempt.
-  expect_log "restart 0: 2 ranks .* starts from step 0 \(no checkpoint\), 0 steps lost"
+  expect_log "restart 0: 2 ranks .* starts from step 0, 0 steps lost"
   expect_log "restart 1: 2 ranks .* resumes from step 10, 2 steps lost"
   expect_log "restart 2: 2 ranks .* resumes from step 15, 2 steps lost"
   expect_log "restart 0: status 4 \(device error\) after step 12, newest checkpoint: step 10"
@@ -155,7 +155,7 @@ case_requeue_forbidden() {
   start forbidden
   finish COMPLETED 0:0 0
   expect_log "job $job restart 0: .* 0 steps lost"
-  ! says "starts from step 0 " || fail "started over"
+  ! says "starts from step 0," || fail "started over"
   grep -qx "job=$job" "$run_dir/slurm.state" || fail "state file of job $first"
 }
 
@@ -175,7 +175,7 @@ case_dies_before_its_state_file() {
   TRIREME_ENV=$work/dies.sh start dies_before_its_state_file
   finish COMPLETED 0:0 1
   [[ $(lines "restart 0") -eq 0 ]] || fail "its first start has written a state file"
-  expect_log "restart 1: .* starts from step 0 \(no checkpoint\), 0 steps lost"
+  expect_log "restart 1: .* starts from step 0, 0 steps lost"
   expect_log "restart 1: finished at step $steps"
 }
 
@@ -367,7 +367,7 @@ case_node_dies() {
   for which in 0 1; do
     job=${jobs[which]} run_dir=runs/node_dies$which log=runs/node_dies$which/slurm-$job.log
     expect_log "restart 1: 4 ranks"
-    ! says "restart 1: 4 ranks .*starts from step 0 " || fail "the checkpoint was not seen"
+    ! says "restart 1: 4 ranks .*starts from step 0," || fail "the checkpoint was not seen"
     until_true "progress" beyond $(($(last_step) + 10))
     [[ $(show Restarts) == 1 ]] && ! nodes_of | grep -qx "${dead[which]}" || fail "restarted wrongly: $(show NodeList)"
     scancel "$job"
