@@ -26,6 +26,9 @@ namespace {
 // As measured on an H100: whole rows of about 48 heads, three or four blocks per multiprocessor.
 constexpr int64_t kTileBytes = 12 * 1024;  // of one operand, unless a single key/value head needs more
 constexpr int kRingBytes = 54 * 1024;
+// Backward has 96 registers, so three blocks per multiprocessor, and needs three stages of two operands: with two, the
+// next tile is loaded only after the current one is computed.
+constexpr int kBackwardRingBytes = 72 * 1024;
 constexpr int kMaxStages = 16;
 constexpr int kMaxWarps = 8;  // of a block that compute
 constexpr int kMaxThreads = 32 * (kMaxWarps + 1);
@@ -183,6 +186,8 @@ __global__ void __launch_bounds__(kMaxThreads)
     hopper::barrier_init_done();
   }
   __syncthreads();
+  // The kernel that adds the blocks' sums may be launched; it waits for the end of this one.
+  if constexpr (kBackward) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   const int64_t tiles = s.rows * s.tiles;
   Heads<T, kVec, kLanes, kBackward> heads(s, warp, query_weight, key_weight);
   if (warp < warps) {
@@ -345,7 +350,8 @@ struct Launch {
     const auto shared_of = [&](int stages) {
       return std::max<int>(stages * (static_cast<int>(s.stage_bytes) + 16), backward ? 8 * HS : 0);
     };
-    s.stages = std::clamp(kRingBytes / static_cast<int>(s.stage_bytes), 2, kMaxStages);
+    s.stages =
+        std::clamp((backward ? kBackwardRingBytes : kRingBytes) / static_cast<int>(s.stage_bytes), 2, kMaxStages);
     if (shared_of(s.stages) > kMaxSharedBytes) return false;
     const auto with_pass = [&](auto pass) {
       auto kernel = hopper_norm_rope_kernel<T, kVec, kLanes, decltype(pass)::value>;

@@ -42,39 +42,48 @@ struct ColumnSums {
   float* out[kSums];  // (C) f32 each; null: not computed
 };
 
-// Mapping: one block per 32 columns; kSlabThreads threads per column, each adds every kSlabThreads-th slab.
-constexpr int kSlabThreads = 32;
+// Mapping: one block per 32 columns of a sum k; kSlabThreads threads per column, each adds every kSlabThreads-th slab,
+// of which it loads kSlabsAhead before it adds the first.
+constexpr int kSlabThreads = 32, kSlabsAhead = 16;
 
 template <int kSums>
 __global__ void __launch_bounds__(32 * kSlabThreads)
     add_slabs_kernel(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs) {
-  __shared__ float part[kSums][kSlabThreads][33];
+  __shared__ float part[kSlabThreads][33];
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");  // for the slabs, if the launch was early
 #endif
   const int64_t c = blockIdx.x * int64_t{32} + threadIdx.x;
+  float* out = sums.out[0];
 #pragma unroll
-  for (int k = 0; k < kSums; ++k) {
-    float sum = 0;
-    if (c < columns && sums.out[k] != nullptr)
-#pragma unroll 4
-      for (int slab = threadIdx.y; slab < slabs; slab += kSlabThreads)
-        sum += partial[(int64_t{slab} * kSums + k) * columns + c];
-    part[k][threadIdx.y][threadIdx.x] = sum;
-  }
-  __syncthreads();
-  const int k = threadIdx.y;
-  if (k >= kSums || c >= columns || sums.out[k] == nullptr) return;
+  for (int k = 1; k < kSums; ++k)
+    if (static_cast<int>(blockIdx.y) == k) out = sums.out[k];
+  if (out == nullptr) return;
   float sum = 0;
+  if (c < columns)
+    for (int first = threadIdx.y; first < slabs; first += kSlabsAhead * kSlabThreads) {
+      float values[kSlabsAhead];
 #pragma unroll
-  for (int y = 0; y < kSlabThreads; ++y) sum += part[k][y][threadIdx.x];
-  sums.out[k][c] += sum;
+      for (int i = 0; i < kSlabsAhead; ++i) {
+        const int slab = first + i * kSlabThreads;
+        values[i] = slab < slabs ? partial[(int64_t{slab} * kSums + blockIdx.y) * columns + c] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kSlabsAhead; ++i) sum += values[i];  // adding 0 changes no bit: sum is never -0
+    }
+  part[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y > 0 || c >= columns) return;
+  sum = 0;
+#pragma unroll
+  for (int y = 0; y < kSlabThreads; ++y) sum += part[y][threadIdx.x];
+  out[c] += sum;
 }
 
 template <int kSums>
 void add_slabs(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs, CudaStream& stream) {
-  add_slabs_kernel<kSums><<<static_cast<unsigned>((columns + 31) / 32), dim3(32, kSlabThreads), 0, stream>>>(
-      sums, partial, columns, slabs);
+  const dim3 grid(static_cast<unsigned>((columns + 31) / 32), kSums);
+  add_slabs_kernel<kSums><<<grid, dim3(32, kSlabThreads), 0, stream>>>(sums, partial, columns, slabs);
   TRI_CUDA_LAUNCH("add_slabs");
 }
 
@@ -86,7 +95,7 @@ void add_slabs_early(ColumnSums<kSums> sums, const float* partial, int64_t colum
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>((columns + 31) / 32));
+  config.gridDim = dim3(static_cast<unsigned>((columns + 31) / 32), kSums);
   config.blockDim = dim3(32, kSlabThreads);
   config.stream = stream;
   config.attrs = &early;
