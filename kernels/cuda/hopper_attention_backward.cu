@@ -53,15 +53,16 @@ struct BackwardTiles {
 
 // The workspace of a call, in whole tiles of queries: (B, NH, tiles) of
 struct BackwardWork {
-  float* sums;   // dq in fp32: per warpgroup (8 n-tiles, 128 threads) float4, in the order of its accumulators
-  float* stats;  // (2, kQueries): log2(e) · lse, then delta
-  int* turns;    // the number of key tiles added to the sums
-  int* ticket;
+  float* sums;         // dq in fp32: per warpgroup (8 n-tiles, 128 threads) float4, in the order of its accumulators
+  float* stats;        // (2, kQueries): log2(e) · lse, then delta
+  int* turns;          // the number of key tiles added to the sums
+  int* ticket;         // of the next block; then 1 if blocks no longer wait for their wave
   int tiles;           // of queries, per head
   int key_tiles;       // per key/value head
   int pairs;           // (sequence, key/value head): B · NKV
   int pairs_together;  // processed concurrently
   int wave;            // blocks that start together; 0: each starts at once
+  int most_cycles;     // for which a block waits for its wave
 };
 
 // delta[b, h, t] = sum_c dout · out, stored with the scaled lse. Mapping: one group of lanes per row of a head, sixteen
@@ -83,14 +84,14 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// Waits until all blocks of the wave of `ticket` have started, or for 2^20 cycles, 0.7 ms at 1.5 GHz: if other kernels
-// occupy multiprocessors, some can only start when others have finished.
-__device__ __forceinline__ void wait_for_wave(const int* tickets, int ticket, int wave) {
-  constexpr long long kMostCycles = 1 << 20;
-  const int wanted = min((ticket / wave + 1) * wave, static_cast<int>(gridDim.x));
+// Waits until all blocks of the wave of `ticket` have started. If other kernels occupy multiprocessors, some can only
+// start when others have finished: the first block that has waited for `most_cycles` ends all waits of this launch.
+__device__ __forceinline__ void wait_for_wave(const BackwardWork& work, int ticket) {
+  int* const waits_ended = work.ticket + 1;
+  const int wanted = min((ticket / work.wave + 1) * work.wave, static_cast<int>(gridDim.x));
   const long long start = clock64();
-  while (load_acquire(tickets) < wanted && clock64() - start < kMostCycles) {
-  }
+  while (load_acquire(work.ticket) < wanted && load_acquire(waits_ended) == 0)
+    if (clock64() - start > work.most_cycles) store_release(waits_ended, 1);
 }
 
 template <class Tiles, bool kCapped, bool kTables>
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     barrier_init(sum_full, 128 * kConsumers);
     barrier_init(sum_free, 1);
     init_rings<kStages>(query_full, query_free, dout_full, dout_free, 4 * kConsumers);
-    if (work.wave > 0) wait_for_wave(work.ticket, *ticket, work.wave);
+    if (work.wave > 0) wait_for_wave(work, *ticket);
   }
   __syncthreads();
 
@@ -420,14 +421,17 @@ __global__ void __launch_bounds__(256) hopper_query_gradient_kernel(Bf16* dqkv, 
 // More concurrent pairs balance the load better; with fewer, more blocks share what they read from memory.
 constexpr int kPairsTogether = 32;
 
-// Returns how many blocks start together, as many as run at once, or 0. With a causal mask the concurrent blocks of a
-// pair differ in work by as many queries as they have keys, for which the first to finish waits: this must be a small
-// part of a long sequence. Documents and windows leave the tiles less work, and dq in L2.
-int64_t blocks_of_wave(const AttentionBackward& a, int64_t pairs_together, int keys, CudaStream& stream) {
+// Sets how many blocks start together, as many as run at once, or 0. With a causal mask the concurrent blocks of a pair
+// differ in work by as many queries as they have keys, for which the first to finish waits: this must be a small part
+// of a long sequence. Documents and windows leave the tiles less work, and dq in L2.
+template <class Tiles>
+void set_wave(BackwardWork& work, const AttentionBackward& a, CudaStream& stream) {
   constexpr int kLong = 32768, kSmallPart = 24;
-  const int64_t blocks = num_multiprocessors(stream), differ = ceil_div(blocks, pairs_together) * keys;
+  constexpr int64_t kStepCycles = 8192;  // at most, of a tile of queries of one head; about 4,000 without other kernels
+  const int64_t blocks = num_multiprocessors(stream), differ = ceil_div(blocks, work.pairs_together) * Tiles::kKeys;
   const bool whole = a.first_key.empty() && (a.window == 0 || a.window >= key_len_of(a));
-  return whole && a.seq_len >= std::max<int64_t>(kLong, kSmallPart * differ) ? blocks : 0;
+  work.wave = whole && a.seq_len >= std::max<int64_t>(kLong, kSmallPart * differ) ? static_cast<int>(blocks) : 0;
+  work.most_cycles = static_cast<int>(std::min<int64_t>(differ / Tiles::kQueries * a.group * kStepCycles, 1 << 30));
 }
 
 }  // namespace
@@ -447,7 +451,8 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
     const int64_t items = batch * heads * tiles;
     const size_t sum_bytes = static_cast<size_t>(items) * Tiles::kSumBytes,
                  stat_bytes = static_cast<size_t>(items) * Tiles::kStatBytes,
-                 turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int),  // includes the ticket
+                 turn_bytes =
+                     (static_cast<size_t>(items) + 2) * sizeof(int),  // includes the ticket and the end of waits
         tables_at = round_up(static_cast<int64_t>(sum_bytes + stat_bytes + turn_bytes), 16);
     // A step of a block adds 32 KiB to dq, which costs less in L2. Measured with documents of 512 to 4,096 tokens.
     constexpr TileSizes kSizes{.queries = Tiles::kQueries, .keys = Tiles::kKeys, .near = true};
@@ -455,15 +460,15 @@ void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
     int* turns = reinterpret_cast<int*>(memory + sum_bytes + stat_bytes);
     TRI_CUDA(cudaMemsetAsync(turns, 0, turn_bytes, stream));
     const int64_t together = ceil_div(pairs, ceil_div(pairs, kPairsTogether));  // nearly equal sections
-    const BackwardWork work{reinterpret_cast<float*>(memory),
-                            reinterpret_cast<float*>(memory + sum_bytes),
-                            turns,
-                            turns + items,
-                            static_cast<int>(tiles),
-                            static_cast<int>(key_tiles),
-                            static_cast<int>(pairs),
-                            static_cast<int>(together),
-                            static_cast<int>(blocks_of_wave(a, together, Tiles::kKeys, stream))};
+    BackwardWork work{.sums = reinterpret_cast<float*>(memory),
+                      .stats = reinterpret_cast<float*>(memory + sum_bytes),
+                      .turns = turns,
+                      .ticket = turns + items,
+                      .tiles = static_cast<int>(tiles),
+                      .key_tiles = static_cast<int>(key_tiles),
+                      .pairs = static_cast<int>(pairs),
+                      .pairs_together = static_cast<int>(together)};
+    set_wave<Tiles>(work, a, stream);
     const BackwardBounds bounds = bounds_of(a, kSizes, memory + tables_at, stream);
 
     constexpr int kRows = 4 * 256 / row_lanes(kHead);  // per block

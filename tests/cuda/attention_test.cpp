@@ -430,6 +430,18 @@ TEST(CudaAttention, native_kernels_make_the_same_bits_in_either_order) {
       }
 }
 
+// With 14 (sequence, key/value head) pairs of 32,768 tokens, blocks of Hopper's backward pass start in waves; with the
+// seven pairs of one sequence they do not, since waiting would cost more (set_wave).
+TEST(CudaAttention, waves_of_blocks_change_no_bit) {
+  TRI_NEEDS_GPU();
+  const Case c{.batch = 2, .seq_len = 32768, .heads = {7, 1, 64}, .kernel = kBuiltin};
+  const Values qkv = random_values(c.rows() * c.qkv_width(), "qkv");
+  GpuCase waves(c, qkv), single(c, qkv);
+  waves.run(0, c.batch);
+  for (int b = 0; b < c.batch; ++b) single.run(b, 1);
+  EXPECT_EQ(difference(waves.values("dqkv"), single.values("dqkv"), same_bits), "");
+}
+
 // run.deterministic: false. The project's own kernels ignore it.
 TEST(CudaAttention, backward_in_any_order_matches_cpu) {
   TRI_NEEDS_GPU();
