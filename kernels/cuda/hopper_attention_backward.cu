@@ -422,15 +422,17 @@ __global__ void __launch_bounds__(256) hopper_query_gradient_kernel(Bf16* dqkv, 
 constexpr int kPairsTogether = 32;
 
 // Sets how many blocks start together, as many as run at once, or 0. With a causal mask the concurrent blocks of a pair
-// differ in work by as many queries as they have keys, for which the first to finish waits: this must be a small part
-// of a long sequence. Documents and windows leave the tiles less work, and dq in L2.
+// differ in work by as many queries as they have keys, of which context parallelism leaves a rank its part. The first
+// to finish waits for that: it must be a small part of a long sequence. Documents and windows leave the tiles less work,
+// and dq in L2.
 template <class Tiles>
 void set_wave(BackwardWork& work, const AttentionBackward& a, CudaStream& stream) {
   constexpr int kLong = 32768, kSmallPart = 24;
   constexpr int64_t kStepCycles = 8192;  // at most, of a tile of queries of one head; about 4,000 without other kernels
   const int64_t blocks = num_multiprocessors(stream), differ = ceil_div(blocks, work.pairs_together) * Tiles::kKeys;
   const bool whole = a.first_key.empty() && (a.window == 0 || a.window >= key_len_of(a));
-  work.wave = whole && a.seq_len >= std::max<int64_t>(kLong, kSmallPart * differ) ? static_cast<int>(blocks) : 0;
+  const bool is_long = a.seq_len >= kLong && key_len_of(a) >= kSmallPart * differ;
+  work.wave = whole && is_long ? static_cast<int>(blocks) : 0;
   work.most_cycles = static_cast<int>(std::min<int64_t>(differ / Tiles::kQueries * a.group * kStepCycles, 1 << 30));
 }
 
