@@ -240,7 +240,8 @@ class Search {
   void add_mesh(const ParallelLayout& mesh, Workload w) {
     const PinnedLayout& pinned = options_.pinned;
     w.zero = 1;
-    const Config config = with_layout(config_, mesh);
+    Config config = with_layout(config_, mesh);
+    config.parallel.ep = w.ep;
     const int span = w.reducing_stride() * w.reducing();  // from the first to the last rank of a dp group
     w.tp_copies = wants_tp_copies(config);
     w.ep_copies = wants_ep_copies(config) && w.ep <= std::min(PeerPlaces::kMost, cluster_.node.ranks);
