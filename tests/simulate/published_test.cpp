@@ -242,6 +242,15 @@ bool calibrates_one_gpu(const Row& row) {
   return row.model.starts_with("1.316B") || row.model.starts_with("13B shape");
 }
 
+// GEMM rates are from the two steps of 524,288 tokens, attention's from the operation times of the long sequences.
+TEST(Published, h200_measurements_with_waves) {
+  const std::vector<Error> errors = errors_of(published::rows_of(all_rows(), "Trireme H200 with waves"));
+  print("Trireme, H200, with waves", errors);
+  print_rows(errors);
+  EXPECT_EQ(errors.size(), 18u);
+  EXPECT_LE(published::max_error(errors), 0.05);
+}
+
 // Steps of seconds on four GPUs at their power limit run 5 % slower than short ones on one GPU, so each is calibrated
 // with one GEMM rate: that of one GPU on GPT 1.316B and the 13B shape, that of four GPUs on dp 4 and tp 4. The others
 // are blind, except for the rates of the project's own attention, which are from the steps of LLaMA and the 13B shape.
