@@ -423,8 +423,8 @@ constexpr int kPairsTogether = 32;
 
 // Sets how many blocks start together, as many as run at once, or 0. With a causal mask the concurrent blocks of a pair
 // differ in work by as many queries as they have keys, of which context parallelism leaves a rank its part. The first
-// to finish waits for that: it must be a small part of a long sequence. Documents and windows leave the tiles less work,
-// and dq in L2.
+// to finish waits for that: it must be a small part of a long sequence. Documents and windows leave the tiles less
+// work, and dq in L2.
 template <class Tiles>
 void set_wave(BackwardWork& work, const AttentionBackward& a, CudaStream& stream) {
   constexpr int kLong = 32768, kSmallPart = 24;
