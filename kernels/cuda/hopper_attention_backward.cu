@@ -56,7 +56,7 @@ struct BackwardWork {
   float* sums;         // dq in fp32: per warpgroup (8 n-tiles, 128 threads) float4, in the order of its accumulators
   float* stats;        // (2, kQueries): log2(e) · lse, then delta
   int* turns;          // the number of key tiles added to the sums
-  int* ticket;         // of the next block; then 1 if blocks no longer wait for their wave
+  int* ticket;         // two: the next block's; 1 if blocks no longer wait for their wave
   int tiles;           // of queries, per head
   int key_tiles;       // per key/value head
   int pairs;           // (sequence, key/value head): B · NKV
@@ -84,11 +84,14 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// Waits until all blocks of the wave of `ticket` have started. If other kernels occupy multiprocessors, some can only
-// start when others have finished: the first block that has waited for `most_cycles` ends all waits of this launch.
+// Waits until all blocks of the wave of `ticket` have started. Each section of pairs begins with a new wave: its first
+// blocks have most queries, those before them fewest. If other kernels occupy multiprocessors, some blocks can only
+// start when others have finished: the first one that has waited for `most_cycles` ends all waits of this launch.
 __device__ __forceinline__ void wait_for_wave(const BackwardWork& work, int ticket) {
   int* const waits_ended = work.ticket + 1;
-  const int wanted = min((ticket / work.wave + 1) * work.wave, static_cast<int>(gridDim.x));
+  const int section = work.pairs_together * work.key_tiles, first = ticket / section * section;
+  const int last = min(first + section, static_cast<int>(gridDim.x));
+  const int wanted = min(first + ((ticket - first) / work.wave + 1) * work.wave, last);
   const long long start = clock64();
   while (load_acquire(work.ticket) < wanted && load_acquire(waits_ended) == 0)
     if (clock64() - start > work.most_cycles) store_release(waits_ended, 1);
@@ -422,7 +425,7 @@ __global__ void __launch_bounds__(256) hopper_query_gradient_kernel(Bf16* dqkv, 
 constexpr int kPairsTogether = 32;
 
 // Sets how many blocks start together, as many as run at once, or 0. With a causal mask the concurrent blocks of a pair
-// differ in work by as many queries as they have keys, of which context parallelism leaves a rank its part. The first
+// differ in work by as many queries as they have keys, of which a rank has its part with context parallelism. The first
 // to finish waits for that: it must be a small part of a long sequence. Documents and windows leave the tiles less
 // work, and dq in L2.
 template <class Tiles>
