@@ -244,7 +244,8 @@ class Search {
     config.parallel.ep = w.ep;
     const int span = w.reducing_stride() * w.reducing();  // from the first to the last rank of a dp group
     w.tp_copies = wants_tp_copies(config);
-    w.ep_copies = wants_ep_copies(config) && w.ep <= std::min(PeerPlaces::kMost, cluster_.node.ranks);
+    const bool one_node = cluster_.node.ranks % w.ep == 0 || w.ranks() <= cluster_.node.ranks;  // has each ep group
+    w.ep_copies = wants_ep_copies(config) && w.ep <= PeerPlaces::kMost && one_node;
     copies_of_mesh_ = wants_dp_copies(config) && span <= cluster_.node.ranks &&
                       (span == w.ranks() || cluster_.node.ranks % span == 0);
     const int most_chunks = std::max(options_.max_chunks, pinned.chunks.value_or(1));
