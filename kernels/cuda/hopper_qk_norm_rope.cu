@@ -26,8 +26,8 @@ namespace {
 // As measured on an H100: whole rows of about 48 heads, three or four blocks per multiprocessor.
 constexpr int64_t kTileBytes = 12 * 1024;  // of one operand, unless a single key/value head needs more
 constexpr int kRingBytes = 54 * 1024;
-// Backward has 96 registers, so three blocks per multiprocessor, and needs three stages of two operands: with two, the
-// next tile is loaded only after the current one is computed.
+// Backward has 96 registers, so two or three blocks per multiprocessor, and needs three stages of two operands: with
+// two, the next tile is loaded only after the current one is computed.
 constexpr int kBackwardRingBytes = 72 * 1024;
 constexpr int kMaxStages = 16;
 constexpr int kMaxWarps = 8;  // of a block that compute

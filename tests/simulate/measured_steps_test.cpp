@@ -87,7 +87,7 @@ TEST(MeasuredSteps, of_long_sequences) {
   expect_predicted(sequences(2, 16384, 903.7));
   expect_predicted(sequences(2, 32768, 1156.2));
   MeasuredStep without_waves = sequences(2, 65536, 1733.5);
-  without_waves.bound = 0.08;  // before waves (hopper_attention_backward.cu) applied: memory-bound
+  without_waves.bound = 0.08;  // measured without waves (hopper_attention_backward.cu): memory-bound
   expect_predicted(without_waves);
   expect_predicted(sequences(2, 131072, 2432.2));
 }

@@ -242,7 +242,7 @@ bool calibrates_one_gpu(const Row& row) {
   return row.model.starts_with("1.316B") || row.model.starts_with("13B shape");
 }
 
-// GEMM rates are from the two steps of 524,288 tokens, attention's from the operation times of the long sequences.
+// The bf16 GEMM rate is from the two steps of 524,288 tokens, attention's from operation times of the long sequences.
 TEST(Published, h200_measurements_with_waves) {
   const std::vector<Error> errors = errors_of(published::rows_of(all_rows(), "Trireme H200 with waves"));
   print("Trireme, H200, with waves", errors);
