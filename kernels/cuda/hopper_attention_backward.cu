@@ -56,13 +56,13 @@ struct BackwardWork {
   float* sums;         // dq in fp32: per warpgroup (8 n-tiles, 128 threads) float4, in the order of its accumulators
   float* stats;        // (2, kQueries): log2(e) · lse, then delta
   int* turns;          // the number of key tiles added to the sums
-  int* ticket;         // two: the next block's; 1 if blocks no longer wait for their wave
+  int* ticket;         // two numbers: the next block's ticket; 1 if blocks no longer wait for their wave
   int tiles;           // of queries, per head
   int key_tiles;       // per key/value head
   int pairs;           // (sequence, key/value head): B · NKV
   int pairs_together;  // processed concurrently
   int wave;            // blocks that start together; 0: each starts at once
-  int most_cycles;     // for which a block waits for its wave
+  int most_cycles;     // longest wait of a block for its wave, in clock cycles
 };
 
 // delta[b, h, t] = sum_c dout · out, stored with the scaled lse. Mapping: one group of lanes per row of a head, sixteen
